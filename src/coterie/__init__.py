@@ -1,0 +1,1 @@
+"""Coterie: federated learning for clients that differ."""

@@ -1,0 +1,114 @@
+"""What an experiment learns from: one pool of samples, and a deal of its rows to clients.
+
+The pool lies in memory once, as uint8; everything else is row numbers. `Ragged` holds many row lists of different
+lengths in two flat arrays, so that a hundred thousand clients cost two arrays and can be memory-mapped by every worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Deal", "Pool", "Ragged", "Rows"]
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Samples of one source, or of several domains: official training rows first, official test rows after them."""
+
+    x: NDArray[np.uint8]
+    """Pictures, N x C x H x W."""
+    y: Rows
+    train: int
+    """Rows `[0, train)` are the official training set, rows `[train, N)` the official test set."""
+    classes: int
+    mean: tuple[float, ...] = (0.5,)
+    """Per channel, of pixels scaled to [0, 1]."""
+    std: tuple[float, ...] = (0.5,)
+    domain: Rows | None = None
+    """For each row, an index into `domains`; None when there is only one."""
+    domains: tuple[str, ...] = ()
+    writer: Rows | None = None
+    """For each row, who made it; -1 where nobody knows."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one picture."""
+        _, c, h, w = self.x.shape
+        return c, h, w
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Many row lists in two flat arrays.
+
+    >>> rows = Ragged.of([[4, 5], [], [6]])
+    >>> len(rows), rows[0].tolist(), rows.sizes.tolist()
+    (3, [4, 5], [2, 0, 1])
+    """
+
+    flat: Rows
+    offsets: Rows
+    """`offsets[i]:offsets[i + 1]` is where list `i` lies in `flat`."""
+
+    @classmethod
+    def of(cls, lists: Iterable[Iterable[int] | Rows]) -> Ragged:
+        """Pack row lists."""
+        arrays = [np.asarray(rows, dtype=np.int64).reshape(-1) for rows in lists]
+        return cls.from_sizes(np.concatenate([*arrays, np.empty(0, np.int64)]), np.array([len(a) for a in arrays], dtype=np.int64))
+
+    @classmethod
+    def from_sizes(cls, flat: Rows, sizes: Rows) -> Ragged:
+        """Rows already in one array, cut into lists of the given sizes."""
+        return cls(flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)]))
+
+    @property
+    def sizes(self) -> Rows:
+        """How long each list is."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Rows:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.flat[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[Rows]:
+        return (self[i] for i in range(len(self)))
+
+
+def _nothing() -> Ragged:
+    return Ragged.of([])
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """Which rows of a pool each client holds."""
+
+    train: Ragged
+    """Client -> its training rows."""
+    tests: Ragged
+    """The distinct test slices; many clients may share one (all who hold the same classes)."""
+    test_of: Rows
+    """Client -> its slice in `tests`."""
+    validation: Ragged = field(default_factory=_nothing)
+    """Client -> its private validation rows; empty when no validation split was asked for."""
+    permutation: NDArray[np.int64] | None = None
+    """Client -> its own order of pixels (clients x height*width), applied to all its pictures."""
+    domain_of: Rows | None = None
+    """Client -> its domain, where clients differ by domain."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.train)

@@ -1,0 +1,34 @@
+"""The two ways to fail: a user's mistake (exit code 2) and a run that could not go on (exit code 1)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["CoterieError", "RunError", "UserError", "nearest"]
+
+
+class CoterieError(Exception):
+    """Base of every error that Coterie raises on purpose; its text is one sentence for a person."""
+
+
+class UserError(CoterieError, ValueError):
+    """What the user wrote cannot be done: the sentence names the key, the value and what was expected."""
+
+
+class RunError(CoterieError, RuntimeError):
+    """A run that was well described but failed: a task that raised, a quorum that was missed."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A half sentence that leads from a misspelt `name` to a valid one.
+
+    >>> nearest("fedavgg", ["fedavg", "fedprox"])
+    "did you mean 'fedavg'? Valid: fedavg, fedprox"
+    >>> nearest("zzz", ["fedavg", "fedprox"])
+    'valid: fedavg, fedprox'
+    """
+    known = sorted(valid)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    listed = ", ".join(known)
+    return f"did you mean '{close[0]}'? Valid: {listed}" if close else f"valid: {listed}"
