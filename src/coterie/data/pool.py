@@ -35,6 +35,8 @@ class Pool:
     domains: tuple[str, ...] = ()
     writer: Rows | None = None
     """For each row, who made it; -1 where nobody knows."""
+    note: str = ""
+    """What a reader of any figure must be told: that this is a part of the data set, that one domain stands in for another."""
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -1,0 +1,1 @@
+"""What an experiment learns from: sources give pools, partitions deal their rows to clients."""

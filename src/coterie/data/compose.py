@@ -1,0 +1,183 @@
+"""Pools made of pools: domains joined, pictures resampled, rows drawn, labels taken away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from coterie.data.pool import Pool, Rows
+from coterie.errors import UserError
+
+__all__ = ["join", "limit", "resize", "take", "without_labels"]
+
+
+def join(pools: Mapping[str, Pool]) -> Pool:
+    """One pool of several domains: all training rows, domain by domain, then all test rows.
+
+    Domains that are normalised differently are all normalised by a half, for a pool has one mean. Writers keep apart.
+
+    >>> one = Pool(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 1, 0]), train=2, classes=2)
+    >>> both = join({"a": one, "b": one})
+    >>> both.y.tolist(), both.domain.tolist(), both.domains, both.train
+    ([0, 1, 0, 1, 0, 0], [0, 0, 1, 1, 0, 1], ('a', 'b'), 4)
+    """
+    if not pools:
+        raise UserError("domains to join are missing")
+    names, parts = tuple(pools), tuple(pools.values())
+    first = parts[0]
+    for name, pool in pools.items():
+        if (pool.classes, pool.shape) != (first.classes, first.shape):
+            raise UserError(
+                f"domain '{name}' has {pool.classes} classes of {shown(pool)} pictures, "
+                f"but '{names[0]}' has {first.classes} of {shown(first)}; resize them to one shape first"
+            )
+        if pool.domain is not None:
+            raise UserError(f"domain '{name}' is itself made of domains")
+    halves = [slice(pool.train) for pool in parts], [slice(pool.train, None) for pool in parts]
+    cuts = [(d, parts[d], rows) for half in halves for d, rows in enumerate(half)]
+    same = len({(pool.mean, pool.std) for pool in parts}) == 1
+    half = (0.5,) * first.shape[0]
+    return Pool(
+        np.concatenate([pool.x[rows] for _, pool, rows in cuts]),
+        np.concatenate([pool.y[rows] for _, pool, rows in cuts]),
+        train=sum(pool.train for pool in parts),
+        classes=first.classes,
+        mean=first.mean if same else half,
+        std=first.std if same else half,
+        domain=np.concatenate([np.full(len(pool.y[rows]), d, np.int64) for d, pool, rows in cuts]),
+        domains=names,
+        writer=join_writers(parts, [(d, rows) for d, _, rows in cuts]),
+        note="; ".join(dict.fromkeys(pool.note for pool in parts if pool.note)),
+    )
+
+
+def shown(pool: Pool) -> str:
+    """A pool's shape as people write it."""
+    c, h, w = pool.shape
+    return f"{h}x{w}x{c}"
+
+
+def join_writers(parts: tuple[Pool, ...], cuts: Iterable[tuple[int, slice]]) -> Rows | None:
+    """Writers of a joined pool, renumbered so that no two domains share one."""
+    if all(pool.writer is None for pool in parts):
+        return None
+    writers, after = [], 0
+    for pool in parts:
+        known = np.full(len(pool), -1, np.int64) if pool.writer is None else pool.writer
+        writers.append(np.where(known < 0, -1, known + after))
+        after = max(after, 1 + int(writers[-1].max(initial=-1)))
+    return np.concatenate([writers[d][rows] for d, rows in cuts])
+
+
+def resize(pool: Pool, size: int, channels: int) -> Pool:
+    """Square pictures of `size` with 1 or 3 channels: Pillow's bilinear resampling (antialiased when it shrinks); grey is repeated.
+
+    Colour becomes grey by ITU-R 601 luma, as Pillow does it. Whole-number arithmetic: the same bits everywhere.
+
+    >>> small = Pool(np.full((1, 1, 2, 2), 9, np.uint8), np.zeros(1, np.int64), train=1, classes=1)
+    >>> resize(small, 4, 3).x.shape, resize(small, 4, 3).mean
+    ((1, 3, 4, 4), (0.5, 0.5, 0.5))
+    """
+    held = pool.shape[0]
+    if channels not in (1, 3) or held not in (1, 3):
+        raise UserError(f"channels = {channels}: pictures of {held} channels can become 1 or 3 only where they have 1 or 3")
+    grey = channels == 1 or held == 1
+    x = pool.x if pool.shape == (1 if grey else 3, size, size) else resample(pool.x, size, "L" if grey else "RGB")
+    if x.shape[1] != channels:
+        x = np.repeat(x, channels, axis=1)
+    return dataclasses.replace(pool, x=np.ascontiguousarray(x), mean=spread(pool.mean, channels), std=spread(pool.std, channels))
+
+
+def resample(x: NDArray[np.uint8], size: int, mode: str) -> NDArray[np.uint8]:
+    """Every picture as a square in Pillow's `mode`, L or RGB."""
+    out = np.empty((len(x), len(mode), size, size), np.uint8)
+    for row, picture in zip(out, x, strict=True):
+        image = Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)).convert(mode)
+        values = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
+        row[:] = values if mode == "L" else values.transpose(2, 0, 1)
+    return out
+
+
+def spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """One value a channel, as it was, repeated, or averaged.
+
+    >>> spread((0.5,), 3), spread((0.25, 0.5, 0.75), 1)
+    ((0.5, 0.5, 0.5), (0.5,))
+    """
+    return values if len(values) == channels else (sum(values) / len(values),) * channels
+
+
+def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: int = 0) -> Pool:
+    """So many training and test rows, drawn by `seed`, as even over classes (and domains) as the pool allows; None keeps all.
+
+    >>> many = Pool(np.zeros((100, 1, 2, 2), np.uint8), np.arange(100) % 3, train=80, classes=3)
+    >>> few = limit(many, train=8, test=3)
+    >>> sorted(np.bincount(few.y[: few.train]).tolist()), len(few) - few.train
+    ([2, 3, 3], 3)
+    """
+    kept = [
+        draw(pool, rows, wanted, np.random.default_rng([seed, purpose]), key)
+        for purpose, (key, wanted, rows) in enumerate(
+            [("train", train, np.arange(pool.train)), ("test", test, np.arange(pool.train, len(pool)))]
+        )
+    ]
+    return dataclasses.replace(take(pool, np.concatenate(kept)), train=len(kept[0]))
+
+
+def draw(pool: Pool, rows: Rows, wanted: int | None, rng: np.random.Generator, key: str) -> Rows:
+    """`wanted` of `rows`, in their order."""
+    if wanted is None:
+        return rows
+    if not 0 <= wanted <= len(rows):
+        raise UserError(f"{key} = {wanted}: the pool holds {len(rows)} {key} rows")
+    domain = np.zeros(len(pool), np.int64) if pool.domain is None else pool.domain
+    _, group = np.unique(np.stack([domain[rows], pool.y[rows]]), axis=1, return_inverse=True)
+    counts = np.bincount(group.reshape(-1))
+    shares = even(counts, wanted, rng.permutation(len(counts)))
+    chosen = [rng.permutation(rows[group.reshape(-1) == g])[:share] for g, share in enumerate(shares)]
+    return np.sort(np.concatenate([*chosen, np.empty(0, np.int64)]))
+
+
+def even(counts: Rows, total: int, order: Rows) -> Rows:
+    """Shares of `total`, none above its count, as equal as that allows; `order` breaks ties.
+
+    >>> even(np.array([1, 9, 9]), 8, np.arange(3)).tolist()
+    [1, 3, 4]
+    """
+    shares = np.zeros(len(counts), np.int64)
+    for done, g in enumerate(np.lexsort((order, counts))):
+        shares[g] = min(counts[g], (total - shares.sum()) // (len(counts) - done))
+    return shares
+
+
+def take(pool: Pool, rows: Rows) -> Pool:
+    """Only these rows, training rows before test rows.
+
+    >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.arange(4), train=3, classes=4)
+    >>> take(pool, np.array([0, 2, 3])).train
+    2
+    """
+    if np.any(np.diff(rows >= pool.train) & (rows[1:] < pool.train)):
+        raise UserError("rows of the test set come before rows of the training set")
+    return dataclasses.replace(
+        pool,
+        x=pool.x[rows],
+        y=pool.y[rows],
+        train=int(np.count_nonzero(rows < pool.train)),
+        domain=None if pool.domain is None else pool.domain[rows],
+        writer=None if pool.writer is None else pool.writer[rows],
+    )
+
+
+def without_labels(pool: Pool) -> Pool:
+    """Public data: the same pictures, every label -1.
+
+    >>> pool = Pool(np.zeros((2, 1, 2, 2), np.uint8), np.array([0, 1]), train=2, classes=2)
+    >>> without_labels(pool).y.tolist()
+    [-1, -1]
+    """
+    return dataclasses.replace(pool, y=np.full(len(pool), -1, np.int64))

@@ -1,0 +1,79 @@
+"""Examples: some rows of a pool, as a participant sees them. Pixels stay uint8 in the pool; a batch is made when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.pool import Pool, Rows
+
+__all__ = ["Examples", "crop_and_flip"]
+
+
+class Examples:
+    """Rows of a pool, normalised on the fly, in this participant's order of pixels if it has one.
+
+    >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.arange(4), train=4, classes=4)
+    >>> some = Examples(pool, np.array([2, 3]))
+    >>> x, y = some.batch(torch.tensor([1]))
+    >>> len(some), x.shape, y.tolist(), x.unique().tolist()
+    (2, torch.Size([1, 1, 2, 2]), [3], [-1.0])
+    """
+
+    def __init__(self, pool: Pool, rows: Rows, permutation: Rows | None = None, dtype: torch.dtype = torch.float32) -> None:
+        self._x = torch.from_numpy(pool.x)
+        self._y = torch.from_numpy(pool.y)
+        self._rows = torch.from_numpy(np.ascontiguousarray(rows))
+        self._permutation = None if permutation is None else torch.from_numpy(np.ascontiguousarray(permutation))
+        mean, std = (torch.tensor(each, dtype=dtype).reshape(-1, 1, 1) for each in (pool.mean, pool.std))
+        self._scale, self._shift = 1 / (255 * std), -mean / std
+        self.shape = pool.shape
+        self.classes = pool.classes
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of all rows; -1 where there is none."""
+        return self._y[self._rows]
+
+    def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Pictures and labels of some of these examples, by position; shifted and mirrored at random if asked."""
+        rows = self._rows[chosen]
+        x, y = self._x[rows], self._y[rows]
+        if augment is not None:
+            x = crop_and_flip(x, augment)
+        if self._permutation is not None:
+            x = x.flatten(2)[:, :, self._permutation].view_as(x)
+        return x.to(self._scale.dtype).mul_(self._scale).add_(self._shift), y
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """All examples in order, or those from `start` to `stop`, in batches."""
+        for chosen in torch.arange(start, len(self) if stop is None else stop).split(size):
+            if len(chosen):
+                yield self.batch(chosen)
+
+    def one_batch(self) -> tuple[Tensor, Tensor]:
+        """Everything at once."""
+        return self.batch(torch.arange(len(self)))
+
+
+def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
+    """Each picture padded with zeros, cut back to its size at a random place, and mirrored with probability one half.
+
+    >>> x = torch.arange(2 * 9).reshape(2, 1, 3, 3).to(torch.uint8)
+    >>> crop_and_flip(x, torch.Generator().manual_seed(0), pad=1).shape
+    torch.Size([2, 1, 3, 3])
+    """
+    n, _, h, w = x.shape
+    padded = torch.nn.functional.pad(x, (pad, pad, pad, pad))
+    top, left = (torch.randint(2 * pad + 1, (n, 1), generator=rng) for _ in range(2))
+    rows = top + torch.arange(h)
+    columns = left + torch.arange(w)
+    mirrored = torch.rand(n, 1, generator=rng) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    return padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,151 @@
+"""What a source is: a named data set that knows its files, their checksums and how to become a pool.
+
+A source lists `candidates`, the sets of files that would each make it complete; the first that is all there is read.
+Some sources may also be had as a part, a `.npz` in the data folder: the pool's `note` then says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from coterie.data.pool import Pool
+from coterie.data.sources.blocks import build, npz_counts, read_npz
+from coterie.errors import UserError
+from coterie.named import STRICT, Spec
+
+__all__ = ["File", "Found", "Parted", "Source"]
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file to download."""
+
+    path: str
+    """Where it belongs, under the data folder."""
+    checksum: str
+    """`algorithm:hexadecimal`, as published."""
+    urls: tuple[str, ...]
+    """Tried in order until one gives the bytes that the checksum promises."""
+    size: int = 0
+    """In bytes; 0 where it is not known."""
+    unpacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """For a tar archive: the members to keep, as paths under the data folder, each with its checksum. The archive itself goes."""
+
+    @property
+    def leaves(self) -> Mapping[str, str]:
+        """What lies in the data folder afterwards: path -> checksum.
+
+        >>> File("a.gz", "md5:0", ()).leaves, File("a.tar", "md5:0", (), unpacks={"a/b": "md5:1"}).leaves
+        ({'a.gz': 'md5:0'}, {'a/b': 'md5:1'})
+        """
+        return self.unpacks or {self.path: self.checksum}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A source that is there, found without reading it."""
+
+    paths: tuple[Path, ...]
+    samples: tuple[int, int]
+    """Training and test pictures."""
+    part: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Size on disk.
+
+        >>> Found((), (1, 1)).bytes
+        0
+        """
+        return sum(path.stat().st_size for path in self.paths)
+
+
+class Source(Spec):
+    """Base of every source: `load` gives a pool, the class variables tell `coterie data` about it."""
+
+    licence: ClassVar[str] = "yours"
+    homepage: ClassVar[str] = ""
+    how: ClassVar[str] = ""
+    """How to get it, where `coterie data fetch` cannot."""
+    files: ClassVar[tuple[File, ...]] = ()
+    samples: ClassVar[tuple[int, int]] = (0, 0)
+    """Training and test pictures of the complete set."""
+    classes: ClassVar[int] = 10
+    mean: ClassVar[tuple[float, ...]] = (0.5,)
+    std: ClassVar[tuple[float, ...]] = (0.5,)
+
+    def load(self, folder: Path) -> Pool:
+        """The pool, from the files under `folder`."""
+        found = self.found(folder)
+        if found is None:
+            raise UserError(f"{self.missing(folder)} is missing: {self.name} was looked for in {folder}; {self.advice()}")
+        pool = self.read(found)
+        got = (pool.train, len(pool) - pool.train)
+        if got != found.samples:
+            where = found.paths[0].parent if found.paths else folder
+            raise UserError(f"{where} holds {got[0]} + {got[1]} pictures, but {self.name} has {found.samples[0]} + {found.samples[1]}")
+        return pool
+
+    def read(self, found: Found) -> Pool:
+        """The pool, from files known to be there."""
+        raise NotImplementedError
+
+    def found(self, folder: Path) -> Found | None:
+        """What there is of it under `folder`, without reading it; None when it is not complete."""
+        complete = next((paths for paths in self.candidates(folder) if all(path.is_file() for path in paths)), None)
+        return None if complete is None else Found(complete, self.samples)
+
+    def candidates(self, folder: Path) -> list[tuple[Path, ...]]:
+        """The sets of files that would each make it complete, best first."""
+        return [tuple(folder / path for file in self.files for path in file.leaves)]
+
+    def missing(self, folder: Path) -> Path:
+        """The first file that is not there, of the candidate that has begun to be."""
+        candidates = self.candidates(folder)
+        begun = next((paths for paths in candidates if any(path.is_file() for path in paths)), candidates[0])
+        return next(path for path in begun if not path.is_file())
+
+    @classmethod
+    def advice(cls) -> str:
+        """How to get it, in half a sentence."""
+        return " ".join(filter(None, (f"run `coterie data fetch {cls.name}`" if cls.files else "", cls.how)))
+
+    def about(self) -> dict[str, Any]:
+        """The fields of the pool that the class knows."""
+        return {"classes": self.classes, "mean": self.mean, "std": self.std}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Parted(Source):
+    """A source of which a part may lie in the data folder as one `.npz`."""
+
+    part_file: ClassVar[str] = ""
+    part: Literal["auto", "always", "never"] = "auto"
+    """The part where the complete set is missing; only ever the part; never the part."""
+
+    def found(self, folder: Path) -> Found | None:
+        complete = None if self.part == "always" else super().found(folder)
+        path = folder / self.part_file
+        if complete is not None or self.part == "never" or not path.is_file():
+            return complete
+        return Found((path,), npz_counts(path), part=True)
+
+    def missing(self, folder: Path) -> Path:
+        return folder / self.part_file if self.part == "always" else super().missing(folder)
+
+    def read(self, found: Found) -> Pool:
+        if not found.part:
+            return self.complete(found.paths)
+        train, test = read_npz(found.paths[0], self.classes)
+        (a, b), (c, d) = found.samples, self.samples
+        note = f"a part of {self.name}: {a:,} of {c:,} training and {b:,} of {d:,} test pictures"
+        return build([train], [test], note=note, **self.about())
+
+    def complete(self, paths: tuple[Path, ...]) -> Pool:
+        """The pool of the complete set."""
+        raise NotImplementedError

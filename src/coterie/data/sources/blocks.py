@@ -1,0 +1,112 @@
+"""Pictures and labels on their way from files to a pool: checked, and blamed on the file they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.data.pool import Pool, Rows
+from coterie.errors import UserError
+
+__all__ = ["Block", "block", "build", "channels_first", "npz_counts", "read_npz", "reading"]
+
+
+class Block(NamedTuple):
+    """Some pictures, N x C x H x W in any memory order, and their labels."""
+
+    x: NDArray[np.uint8]
+    y: Rows
+
+
+def block(x: NDArray[Any], y: NDArray[Any], classes: int, path: Path) -> Block:
+    """Checked pictures and labels; a complaint names the file they came from.
+
+    >>> block(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 7]), 3, Path("x.bin"))
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: x.bin holds the label 7, but labels must be 0..2
+    """
+    if x.dtype != np.uint8 or x.ndim != 4:
+        raise UserError(f"{path} holds pictures as {x.dtype} of shape {x.shape}, but uint8 of four dimensions was expected")
+    if len(x) != len(y):
+        raise UserError(f"{path} holds {len(x)} pictures but {len(y)} labels")
+    labels = np.asarray(y).astype(np.int64)
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UserError(f"{path} holds the label {wrong[0]}, but labels must be 0..{classes - 1}")
+    return Block(x, labels)
+
+
+def build(train: Sequence[Block], test: Sequence[Block], **about: Any) -> Pool:
+    """One pool of checked blocks, copied once into contiguous memory; `about` are the pool's other fields.
+
+    >>> one = Block(np.ones((2, 1, 4, 4), np.uint8), np.array([0, 1]))
+    >>> pool = build([one, one], [one], classes=2)
+    >>> len(pool), pool.train, pool.x.flags.c_contiguous
+    (6, 4, True)
+    """
+    blocks = [*train, *test]
+    x = np.empty((sum(len(b.y) for b in blocks), *blocks[0].x.shape[1:]), np.uint8)
+    np.concatenate([b.x for b in blocks], out=x)
+    return Pool(x, np.concatenate([b.y for b in blocks]), train=sum(len(b.y) for b in train), **about)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a parser raises about a damaged file becomes one sentence that names the file.
+
+    >>> with reading(Path("x.gz")):
+    ...     raise EOFError("ended early")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: x.gz is truncated or damaged: ended early
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the parsers of six formats raise a dozen types between them, all meaning this
+        raise UserError(f"{path} is truncated or damaged: {str(error) or type(error).__name__}") from None
+
+
+def npz_counts(path: Path) -> tuple[int, int]:
+    """How many labels a `.npz` holds; only the labels are read."""
+    with reading(path), np.load(path, allow_pickle=False) as arrays:
+        return tuple(len(arrays[key]) if key in arrays else 0 for key in ("y_train", "y_test"))  # type: ignore[return-value]
+
+
+def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tuple[Block, Block]:
+    """Training and test pictures of a `.npz`; without `tested` the test set may be absent, and then is empty."""
+    with reading(path), np.load(path, allow_pickle=False) as arrays:
+        needed = ("x_train", "y_train", "x_test", "y_test")
+        held = {key: np.asarray(arrays[key]) for key in needed if key in arrays}
+        lacking = [key for key in (needed if tested or len(held) > 2 else needed[:2]) if key not in held]
+        if lacking:
+            raise UserError(f"{path} lacks {', '.join(lacking)}; it must hold {', '.join(needed)}")
+    held.setdefault("x_test", held["x_train"][:0])
+    held.setdefault("y_test", held["y_train"][:0])
+    for key in ("y_train", "y_test"):
+        if held[key].ndim != 1 or not np.issubdtype(held[key].dtype, np.integer):
+            raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number a picture")
+    if classes is None:
+        classes = 1 + max((int(held[key].max()) for key in ("y_train", "y_test") if len(held[key])), default=0)
+    train, test = (block(channels_first(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise UserError(f"{path} holds training pictures of shape {train.x.shape[1:]} but test pictures of shape {test.x.shape[1:]}")
+    return train, test
+
+
+def channels_first(x: NDArray[Any]) -> NDArray[Any]:
+    """N x H x W and N x H x W x C pictures as N x C x H x W views; C is 1 or 3, and what is already so stays.
+
+    >>> [channels_first(np.zeros(shape)).shape for shape in [(5, 8, 8), (5, 8, 8, 3), (5, 1, 8, 8)]]
+    [(5, 1, 8, 8), (5, 3, 8, 8), (5, 1, 8, 8)]
+    """
+    if x.ndim == 3:
+        return x[:, None]
+    return x.transpose(0, 3, 1, 2) if x.ndim == 4 and x.shape[3] in (1, 3) else x

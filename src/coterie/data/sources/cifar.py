@@ -1,0 +1,133 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): python batches, and for CIFAR-10 also binary ones.
+
+Python batches are pickles, and unpickling runs whatever a file names. `Batches` therefore knows by heart the four names
+that these files need and refuses all others, so a doctored batch is an error and not a program.
+"""
+
+from __future__ import annotations
+
+import _codecs
+import pickle  # only behind `Batches`, which resolves no name but the four in ALLOWED
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from coterie.data.pool import Pool
+from coterie.data.sources.base import File, Parted
+from coterie.data.sources.blocks import Block, block, build, reading
+from coterie.errors import UserError
+from coterie.named import STRICT
+
+__all__ = ["Cifar10", "Cifar100", "read_batch", "read_binary"]
+
+ROOTS = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
+ROW = 1 + 3 * 32 * 32
+RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
+"""numpy's own function that an array's pickle calls; its module has moved between numpy 1 and 2."""
+ALLOWED: Mapping[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _codecs.encode,
+}
+
+
+class Batches(pickle.Unpickler):
+    """An unpickler that can make numpy arrays and plain containers, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
+        return ALLOWED[module, name]
+
+
+def read_batch(path: Path, key: str, classes: int) -> Block:
+    """Pictures and the labels under `key` of one python batch."""
+    with reading(path), path.open("rb") as stream:
+        # latin1: the official files were pickled by Python 2, whose strings hold the pixels' bytes
+        held = {k.decode() if isinstance(k, bytes) else k: v for k, v in Batches(stream, encoding="latin1").load().items()}
+        if "data" not in held or key not in held:
+            raise UserError(f"{path} lacks data or {key}")
+        return block(np.asarray(held["data"]).reshape(-1, 3, 32, 32), np.asarray(held[key]), classes, path)
+
+
+def read_binary(path: Path) -> Block:
+    """Pictures and labels of one binary batch: a label byte, then 3 x 32 x 32 pixels, again and again."""
+    with reading(path):
+        rows = np.fromfile(path, np.uint8).reshape(-1, ROW)
+    return block(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0], 10, path)
+
+
+def archive(name: str, md5: str, size: int, members: Mapping[str, str]) -> File:
+    """A tar file on the author's page and the batches in it."""
+    return File(name, f"md5:{md5}", tuple(root + name for root in ROOTS), size, {path: f"md5:{hash}" for path, hash in members.items()})
+
+
+@dataclass(frozen=True, config=STRICT)
+class Cifar10(Parted):
+    """CIFAR-10 from `cifar-10-batches-bin/`, from `cifar-10-batches-py/`, or the part `cifar10-10k.npz`."""
+
+    name: ClassVar[str] = "cifar10"
+    licence: ClassVar[str] = "none stated; cite Krizhevsky 2009"
+    homepage: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    part_file: ClassVar[str] = "cifar10-10k.npz"
+    samples: ClassVar[tuple[int, int]] = (50_000, 10_000)
+    mean: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
+    std: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
+    files: ClassVar[tuple[File, ...]] = (
+        archive(
+            "cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            170_498_071,
+            {
+                "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
+                "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                "cifar-10-batches-py/data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                "cifar-10-batches-py/data_batch_4": "634d18415352ddfa80567beed471001a",
+                "cifar-10-batches-py/data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
+            },
+        ),
+    )
+
+    def candidates(self, folder: Path) -> list[tuple[Path, ...]]:
+        names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+        binary = tuple(folder / "cifar-10-batches-bin" / f"{name}.bin" for name in names)
+        return [binary, tuple(folder / "cifar-10-batches-py" / name for name in names)]
+
+    def complete(self, paths: tuple[Path, ...]) -> Pool:
+        blocks = [read_binary(path) if path.suffix == ".bin" else read_batch(path, "labels", 10) for path in paths]
+        return build(blocks[:-1], blocks[-1:], **self.about())
+
+
+@dataclass(frozen=True, config=STRICT)
+class Cifar100(Parted):
+    """CIFAR-100 with its 100 fine labels, from `cifar-100-python/`, or the part `cifar100-5k.npz`, which has no test set."""
+
+    name: ClassVar[str] = "cifar100"
+    licence: ClassVar[str] = "none stated; cite Krizhevsky 2009"
+    homepage: ClassVar[str] = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    part_file: ClassVar[str] = "cifar100-5k.npz"
+    samples: ClassVar[tuple[int, int]] = (50_000, 10_000)
+    classes: ClassVar[int] = 100
+    mean: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
+    std: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
+    files: ClassVar[tuple[File, ...]] = (
+        archive(
+            "cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            169_001_437,
+            {
+                "cifar-100-python/train": "16019d7e3df5f24257cddd939b257f8d",
+                "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            },
+        ),
+    )
+
+    def complete(self, paths: tuple[Path, ...]) -> Pool:
+        train, test = (read_batch(path, "fine_labels", 100) for path in paths)
+        return build([train], [test], **self.about())

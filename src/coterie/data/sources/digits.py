@@ -1,0 +1,51 @@
+"""The 8x8 digits inside scikit-learn: nothing to fetch, which makes them the embedded default.
+
+They are the test set of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+from sklearn.datasets import load_digits
+
+from coterie.data.pool import Pool
+from coterie.data.sources.base import Found, Source
+from coterie.data.sources.blocks import block, build
+from coterie.named import STRICT
+
+__all__ = ["Digits"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Digits(Source):
+    """1,797 digits; the fifth, tenth, fifteenth... picture of each class is in the test set, in the order of scikit-learn.
+
+    >>> pool = Digits().load(Path())
+    >>> len(pool), pool.train, pool.shape, int(pool.x.max())
+    (1797, 1442, (1, 8, 8), 255)
+    """
+
+    name: ClassVar[str] = "digits"
+    licence: ClassVar[str] = "CC BY 4.0 (UCI)"
+    homepage: ClassVar[str] = "https://archive.ics.uci.edu/dataset/80"
+    how: ClassVar[str] = "it ships inside scikit-learn"
+    samples: ClassVar[tuple[int, int]] = (1442, 355)
+    mean: ClassVar[tuple[float, ...]] = (0.3053,)
+    std: ClassVar[tuple[float, ...]] = (0.3760,)
+
+    def found(self, folder: Path) -> Found:
+        return Found((), self.samples)
+
+    def read(self, found: Found) -> Pool:
+        values, y = load_digits(return_X_y=True)
+        x = np.rint(values * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
+        nth = np.zeros(len(y), np.int64)
+        for label in range(10):
+            nth[y == label] = np.arange(np.count_nonzero(y == label))
+        test = nth % 5 == 4
+        train, held = (block(x[rows], y[rows], 10, Path("scikit-learn's digits")) for rows in (~test, test))
+        return build([train], [held], **self.about())

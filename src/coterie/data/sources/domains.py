@@ -1,0 +1,48 @@
+"""Four digit domains as in FCCL (Huang, Ye and Du, 2022), with MNIST-M in the place of SYN, which could not be had."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from coterie.data.compose import join, resize
+from coterie.data.pool import Pool
+from coterie.data.sources.base import Found, Source
+from coterie.data.sources.idx import Mnist
+from coterie.data.sources.pictures import MnistM
+from coterie.data.sources.svhn import Svhn
+from coterie.data.sources.usps import Usps
+from coterie.named import STRICT
+
+__all__ = ["DigitDomains"]
+
+SUBSTITUTE = "MNIST-M in place of SYN"
+
+
+@dataclass(frozen=True, config=STRICT)
+class DigitDomains(Source):
+    """MNIST, USPS, SVHN and MNIST-M as one pool of 32x32 colour pictures."""
+
+    name: ClassVar[str] = "digit-domains"
+    licence: ClassVar[str] = "as mnist, usps, svhn, mnist-m"
+    how: ClassVar[str] = "get mnist, usps, svhn and mnist-m"
+
+    def found(self, folder: Path) -> Found | None:
+        each = [source.found(folder) for source in self.sources()]
+        there = [found for found in each if found is not None]
+        if len(there) < len(each):
+            return None
+        train, test = (sum(found.samples[half] for found in there) for half in (0, 1))
+        return Found(tuple(path for found in there for path in found.paths), (train, test), part=any(found.part for found in there))
+
+    def load(self, folder: Path) -> Pool:
+        pool = join({source.name: resize(source.load(folder), 32, 3) for source in self.sources()})
+        return dataclasses.replace(pool, note="; ".join(filter(None, (SUBSTITUTE, pool.note))))
+
+    @staticmethod
+    def sources() -> tuple[Source, ...]:
+        """The domains, in FCCL's order."""
+        return Mnist(), Usps(), Svhn(), MnistM()

@@ -1,0 +1,211 @@
+"""Pictures in folders: `domain/class/*.jpg`, the layout of Office-Home and PACS, and MNIST-M's list of pictures.
+
+A tree of domains has no official test set, so one is drawn: from every class of every domain, by a seed, each class
+keeping at least one picture for training. A picture that occurs twice in the tree (some do, under two names) is never
+drawn, so no training picture is in the test set. Pictures become squares of `size` by bilinear resampling, without cropping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coterie.data.pool import Pool, Rows
+from coterie.data.sources.base import Found, Parted, Source
+from coterie.data.sources.blocks import Block, block, build, reading
+from coterie.errors import UserError
+from coterie.named import STRICT
+
+__all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_pictures"]
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def read_pictures(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
+    """Pictures as colour squares, N x 3 x size x size."""
+    x = np.empty((len(paths), 3, size, size), np.uint8)
+    for row, path in zip(x, paths, strict=True):
+        try:
+            with Image.open(path) as picture:
+                square = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        except Exception as error:  # a damaged picture makes Pillow raise OSError, SyntaxError, struct.error and others
+            raise UserError(f"{path} does not decode as a picture: {error}") from None
+        row[:] = np.asarray(square).transpose(2, 0, 1)
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """A walk through `domain/class/picture`, sorted at every level."""
+
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    paths: tuple[Path, ...]
+    domain: Rows
+    label: Rows
+
+
+def walk(root: Path) -> Tree:
+    """The tree below `root`; every domain must have every class, and every class a picture."""
+    domains = below(root)
+    if not domains:
+        raise UserError(f"{root} holds no folders; it must hold domain/class/*.jpg")
+    classes = sorted({kind.name for domain in domains for kind in below(domain)})
+    if not classes:
+        raise UserError(f"{domains[0]} holds no class folders; {root} must hold domain/class/*.jpg")
+    rows = [(path, d, c) for d, domain in enumerate(domains) for c, name in enumerate(classes) for path in pictures(domain / name)]
+    names = tuple(domain.name for domain in domains)
+    numbers = [np.array(column, dtype=np.int64) for column in ([d for _, d, _ in rows], [c for _, _, c in rows])]
+    return Tree(names, tuple(classes), tuple(path for path, _, _ in rows), *numbers)
+
+
+def below(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
+
+
+def pictures(folder: Path) -> list[Path]:
+    """The pictures of one class, sorted; none is an error."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is missing: every domain must have every class")
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    if not found:
+        raise UserError(f"{folder} is empty: a class needs at least one .jpg or .png")
+    return found
+
+
+def draw_test(tree: Tree, x: NDArray[np.uint8], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which pictures are for testing: of every class in every domain the same share, never one that occurs twice."""
+    marks = [row.tobytes() for row in x]
+    times = Counter(marks)
+    single = np.array([times[mark] == 1 for mark in marks])
+    test = np.zeros(len(x), bool)
+    for d, domain in enumerate(tree.domains):
+        for c, name in enumerate(tree.classes):
+            rows = np.flatnonzero((tree.domain == d) & (tree.label == c))
+            # named, not numbered: a further domain leaves the others' split as it was
+            rng = np.random.default_rng([seed, zlib.crc32(f"{domain}/{name}".encode())])
+            drawable = rng.permutation(rows)
+            drawable = drawable[single[drawable]]
+            test[drawable[: min(round(len(rows) * fraction), len(rows) - 1)]] = True
+    return test
+
+
+@dataclass(frozen=True, config=STRICT)
+class Folder(Source):
+    """Any tree `domain/class/*.jpg` (or .png); a relative `path` is under the data folder."""
+
+    name: ClassVar[str] = "folder"
+    how: ClassVar[str] = 'say where: path = "a/folder", with domain/class/*.jpg below'
+    mean: ClassVar[tuple[float, ...]] = (0.485, 0.456, 0.406)
+    std: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
+
+    path: str
+    size: Annotated[int, Field(gt=0)] = 32
+    """Height and width to which every picture is resampled."""
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of every class in every domain that is kept for testing."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Decides the split."""
+
+    def found(self, folder: Path) -> Found | None:
+        root = folder / Path(self.path).expanduser()
+        if not root.is_dir():
+            return None
+        paths = tuple(sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in SUFFIXES))
+        total = sum(self.samples)
+        return Found(paths, (len(paths), 0), part=0 < len(paths) < total)
+
+    def missing(self, folder: Path) -> Path:
+        return folder / Path(self.path).expanduser()
+
+    def load(self, folder: Path) -> Pool:
+        root = self.missing(folder)
+        if not root.is_dir():
+            raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
+        tree = walk(root)
+        x = read_pictures(tree.paths, self.size)
+        test = draw_test(tree, x, self.test, self.seed)
+        order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
+        return Pool(
+            x[order],
+            tree.label[order],
+            train=int(np.count_nonzero(~test)),
+            classes=len(tree.classes),
+            mean=self.mean,
+            std=self.std,
+            domain=tree.domain[order],
+            domains=tree.domains,
+            note=self.note(len(x)),
+        )
+
+    def note(self, held: int) -> str:
+        """What to tell of a tree with fewer pictures than the published one."""
+        total = sum(self.samples)
+        return f"a part of {self.name}: {held:,} of {total:,} pictures" if held < total else ""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Pacs(Folder):
+    """PACS (Li et al., 2017): photos, art paintings, cartoons and sketches of seven classes."""
+
+    name: ClassVar[str] = "pacs"
+    licence: ClassVar[str] = "none stated; research use"
+    homepage: ClassVar[str] = "https://domaingeneralization.github.io/"
+    how: ClassVar[str] = "get it from https://domaingeneralization.github.io/ and put its four domain folders in pacs/"
+    samples: ClassVar[tuple[int, int]] = (9_991, 0)
+
+    path: str = "pacs"
+
+
+@dataclass(frozen=True, config=STRICT)
+class OfficeHome(Folder):
+    """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world pictures of 65 classes."""
+
+    name: ClassVar[str] = "office-home"
+    licence: ClassVar[str] = "fair use notice; non-commercial research"
+    homepage: ClassVar[str] = "https://www.hemanthdv.org/officeHomeDataset.html"
+    how: ClassVar[str] = "get it from https://www.hemanthdv.org/officeHomeDataset.html and put its four domain folders in office-home/"
+    samples: ClassVar[tuple[int, int]] = (15_588, 0)
+
+    path: str = "office-home"
+
+
+@dataclass(frozen=True, config=STRICT)
+class MnistM(Parted):
+    """MNIST-M (Ganin et al., 2016) as published, in `mnist_m/`, or the part `mnistm-4k.npz`."""
+
+    name: ClassVar[str] = "mnist-m"
+    licence: ClassVar[str] = "none stated; made of MNIST and BSDS500 photographs"
+    homepage: ClassVar[str] = "http://yaroslav.ganin.net/"
+    how: ClassVar[str] = "get mnist_m.tar.gz from http://yaroslav.ganin.net/ and unpack it in the data folder"
+    part_file: ClassVar[str] = "mnistm-4k.npz"
+    samples: ClassVar[tuple[int, int]] = (59_001, 9_001)
+    mean: ClassVar[tuple[float, ...]] = (0.5, 0.5, 0.5)
+    std: ClassVar[tuple[float, ...]] = (0.5, 0.5, 0.5)
+
+    def candidates(self, folder: Path) -> list[tuple[Path, ...]]:
+        return [tuple(folder / "mnist_m" / f"mnist_m_{part}_labels.txt" for part in ("train", "test"))]
+
+    def complete(self, paths: tuple[Path, ...]) -> Pool:
+        train, test = map(read_list, paths)
+        return build([train], [test], **self.about())
+
+
+def read_list(path: Path) -> Block:
+    """Pictures named in a text file, one `name label` a line, in the folder beside it that it is named after."""
+    with reading(path):
+        lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
+        names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
+    folder = path.with_name(path.name.removesuffix("_labels.txt"))
+    return block(read_pictures([folder / name for name in names], 32), labels, 10, path)

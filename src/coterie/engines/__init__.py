@@ -1,0 +1,7 @@
+"""Engines: ways to deliver an ask to clients. They never import a method, and no method imports them."""
+
+from coterie.engines.base import Engine, Job, Outcome, Stage, TaskError
+from coterie.engines.inline import Inline
+from coterie.engines.processes import Processes
+
+__all__ = ["Engine", "Inline", "Job", "Outcome", "Processes", "Stage", "TaskError"]

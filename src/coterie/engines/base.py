@@ -1,0 +1,186 @@
+"""What every engine shares: a job, its outcome, a client's memory on disk, and how a job is performed where the client is.
+
+A job is plain data (numbers, names, file names), so that it fits through any pipe. A message is encoded once, lies in a file,
+and is mapped by whoever performs a job; a memory is written under a new version and the old one stays until the round's
+checkpoint no longer needs it. So any worker can do any job, twice if need be, and get the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.errors import RunError
+from coterie.method import Method, find_task
+from coterie.record import EMPTY, Record, encode, read, write
+from coterie.site import Bench, Observation, Population
+
+__all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "failure", "memory_file"]
+
+MEASURE = "@measure"
+"""The one job that is not a task of the method: measure what `Method.models` offers at a site."""
+
+
+class TaskError(RunError):
+    """A client's task raised; the sentence names client, task and round."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to do at one site."""
+
+    client: int
+    task: str
+    round: int
+    message: str
+    """The file that holds the encoded message."""
+    memory: str | None = None
+    """The version of the client's memory to start from; None where it keeps nothing."""
+    keep: str = "0"
+    """The version under which to write what it keeps."""
+    wanted: tuple[str, ...] = ()
+    """Protocols to observe on this visit."""
+    span: tuple[int, int] | None = None
+    """Of a long test set, the examples to measure."""
+    cost: int = 1
+    """How long it may take, relative to others: longest jobs go first."""
+
+    def __str__(self) -> str:
+        who = "the server" if self.client < 0 else f"client {self.client}"
+        return f"{who}, task '{self.task}', round {self.round}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job."""
+
+    client: int
+    reply: bytes = b""
+    """The encoded reply."""
+    kept: str | None = None
+    """The version of the memory it left; None where it keeps nothing."""
+    observations: list[Observation] = field(default_factory=list)
+    seconds: float = 0.0
+    error: str | None = None
+    """What went wrong, where something did."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All that an engine needs to know of a run."""
+
+    method: Method
+    population: Population
+    folder: Path
+    """The run's folder: messages lie in `live/`, memories in `memory/`."""
+    memory_budget: int = 256 * 2**20
+    """Bytes of client memories that each worker keeps in RAM."""
+
+    @property
+    def live(self) -> Path:
+        """Where what is passing through lies: messages, and the arrays that workers map."""
+        return self.folder / "live"
+
+
+def memory_file(folder: Path, client: int, version: str) -> Path:
+    """Where one version of what a client keeps lies in a run's folder."""
+    return folder / "memory" / f"{client}.{version}.safetensors"
+
+
+class Memories:
+    """What clients keep, as files, with the recently used ones in RAM up to a budget."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self._folder = folder
+        self._budget = budget
+        self._held: OrderedDict[int, tuple[str, Record]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, client: int, version: str | None) -> Record:
+        """What a client kept; beyond the budget it is mapped from its file."""
+        if version is None:
+            return EMPTY
+        held = self._held.get(client)
+        memory = held[1] if held and held[0] == version else read(memory_file(self._folder, client, version))
+        self._hold(client, version, memory)
+        return memory
+
+    def put(self, client: int, version: str, memory: Record) -> str | None:
+        """Keep a memory; nothing is written where there is nothing to keep."""
+        if not memory:
+            return None
+        path = memory_file(self._folder, client, version)
+        path.parent.mkdir(exist_ok=True)
+        write(memory, path)
+        self._hold(client, version, memory)
+        return version
+
+    def _hold(self, client: int, version: str, memory: Record) -> None:
+        before = self._held.pop(client, None)
+        self._bytes += memory.payload_bytes - (before[1].payload_bytes if before else 0)
+        self._held[client] = (version, memory)
+        while self._bytes > self._budget and self._held:
+            _, (_, oldest) = self._held.popitem(last=False)
+            self._bytes -= oldest.payload_bytes
+
+
+class Performer:
+    """Performs jobs where the client is: in this process, whichever that is."""
+
+    def __init__(self, method: Method, population: Population, memories: Memories) -> None:
+        self._method = method
+        self._population = population
+        self._memories = memories
+        self._bench = Bench()
+
+    def perform(self, job: Job) -> Outcome:
+        """Do it; an exception of the client's code becomes a `TaskError` that names client, task and round."""
+        began = time.perf_counter()
+        site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted))
+        message = read(Path(job.message))
+        try:
+            memory = self._memories.get(job.client, job.memory)
+            if job.task == MEASURE:
+                for protocol, params in self._method.models(message, memory, site).items():
+                    site.observe(protocol, params, job.span)
+                reply, kept = EMPTY, job.memory
+            else:
+                reply, memory = _checked(find_task(self._method, job.task)(site, memory, message))
+                kept = self._memories.put(job.client, job.keep, memory)
+        except Exception as error:
+            raise TaskError(f"{job}: {type(error).__name__}: {error}") from error
+        return Outcome(job.client, encode(reply), kept, site.observations, time.perf_counter() - began)
+
+
+def _checked(answer: object) -> tuple[Record, Record]:
+    if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, Record) for part in answer):
+        return answer
+    raise TypeError(f"a task returns (reply, memory), two Records, not {type(answer).__name__}")
+
+
+class Engine(ABC):
+    """Delivers jobs. All engines give the same bits."""
+
+    @abstractmethod
+    def open(self, stage: Stage) -> None:
+        """Get ready for a run."""
+
+    @abstractmethod
+    def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Perform jobs, one per client; outcomes come in the order of `jobs`, each as soon as it and those before it are there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""
+
+
+def failure(job: Job, error: TaskError) -> Outcome:
+    """The outcome of a job that raised, with the client's own traceback behind the sentence."""
+    cause = error.__cause__
+    lines = "".join(traceback.format_exception(cause)) if cause else ""
+    return Outcome(job.client, error=f"{error}\n{lines}".rstrip())

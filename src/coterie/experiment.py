@@ -1,0 +1,332 @@
+"""An experiment: typed, written in TOML, complete. What is not in it does not influence a result.
+
+    name = "digits-two-class"
+    rounds = 30
+    cohort = 0.5
+    data.source = "digits"
+    partition = { name = "classes", clients = 10, per_client = 2 }
+    model = "mlp"
+    method = { name = "fedprox", mu = 0.1 }
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from coterie.admission import Admission
+from coterie.data.compose import join, limit, resize, without_labels
+from coterie.data.partitions import PARTITIONS, Partition
+from coterie.data.place import data_folder
+from coterie.data.pool import Deal, Pool
+from coterie.data.sources import SOURCES, Source
+from coterie.engines import Engine, Inline, Processes
+from coterie.errors import UserError, nearest
+from coterie.fit import Training
+from coterie.method import Method
+from coterie.methods import METHODS
+from coterie.models import MODELS, Architecture
+from coterie.named import Registry, explain
+from coterie.site import Plan, Population
+
+__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "Newcomers", "Public", "embedded"]
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _one(registry: Registry[Any], key: str) -> Any:
+    """How a field that names one thing is read and written."""
+    return BeforeValidator(lambda value: registry.resolve(value, key)), PlainSerializer(registry.dump)
+
+
+def _several(registry: Registry[Any], key: str) -> Any:
+    """How a field that names one thing or a list of them is read (always as a tuple) and written."""
+
+    def resolve(value: Any) -> tuple[Any, ...]:
+        return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
+
+    return BeforeValidator(resolve), PlainSerializer(lambda specs: [registry.dump(each) for each in specs])
+
+
+def _annotated(kind: Any, metadata: Any) -> Any:
+    return Annotated[(kind, *metadata)]
+
+
+class Section(BaseModel):
+    """A table of an experiment file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class Public(Section):
+    """Unlabelled data that every participant, and the server, holds."""
+
+    source: Annotated[Source, *_one(SOURCES, "data.public.source")]
+    samples: Count | None = None
+    """How many training pictures of it; None for all."""
+    sent: bool = False
+    """Whether handing it out is counted as setup traffic, or everybody has it already."""
+
+
+class Data(Section):
+    """What is learned from."""
+
+    source: Annotated[tuple[Source, ...], *_several(SOURCES, "data.source")]
+    """One source, or a list of them that become domains."""
+    size: Count | None = None
+    """Pictures become squares of this size."""
+    channels: Literal[1, 3] | None = None
+    train: Count | None = None
+    """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
+    test: Count | None = None
+    public: Public | None = None
+
+    def load(self, folder: Path, seed: int) -> Pool:
+        """The pool, from files in the data folder."""
+        pools = {source.name: self._shaped(source.load(folder)) for source in self.source}
+        pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
+        train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
+        return pool if train is test is None else limit(pool, train, test, seed)
+
+    def load_public(self, folder: Path, seed: int) -> Pool | None:
+        """The public pool, its labels gone, in the shape of the private one."""
+        if self.public is None:
+            return None
+        pool = self._shaped(self.public.source.load(folder))
+        return without_labels(limit(pool, self.public.samples, 0, seed))
+
+    def _shaped(self, pool: Pool) -> Pool:
+        if self.size is None and self.channels is None:
+            return pool
+        return resize(pool, self.size or pool.shape[1], self.channels or pool.shape[0])
+
+
+class Evaluation(Section):
+    """When, how and on whom models are measured."""
+
+    every: Count = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    protocols: tuple[str, ...] = ()
+    """By name; empty for the method's headline protocol."""
+    clients: Count = 100
+    """At most so many clients are visited for protocols that visit clients: a fixed, seeded choice."""
+    targets: tuple[Share, ...] = ()
+    """Accuracies whose rounds and bytes to reach are reported."""
+    stop_at: Share | None = None
+    """Stop once the first protocol's accuracy reaches this."""
+
+
+class Newcomers(Section):
+    """Clients held out of training that join at the end."""
+
+    count: Count
+    epochs: Count = 10
+
+
+class EngineSettings(Section):
+    """Where clients run; never changes a result."""
+
+    name: Literal["processes", "inline"] = "processes"
+    workers: Count | None = None
+    """None for one per core."""
+    memory_mb: Count = 256
+    """Client memories that each worker keeps in RAM; the rest lies on disk."""
+
+    def build(self) -> Engine:
+        """The engine."""
+        return Inline() if self.name == "inline" else Processes(self.workers)
+
+
+class Experiment(Section):
+    """Everything that decides a result.
+
+    >>> experiment = Experiment.parse({"name": "demo", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 4},
+    ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
+    >>> experiment.method, experiment.rounds
+    (FedProx(weighting='samples', mu=0.1), 10)
+    >>> Experiment.parse({"name": "demo", "roundz": 3})
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: roundz = 3: no such key here, did you mean 'rounds'? Valid: admission, cohort, ...
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    data: Data
+    partition: Annotated[Partition, *_one(PARTITIONS, "partition")]
+    model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
+    """One network for all, or a list that clients take in turn."""
+    method: Annotated[Method, *_one(METHODS, "method")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Count = 10
+    cohort: Count | Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Clients a round: a number of them, or a share as a decimal."""
+    training: Training = Field(default_factory=Training)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    admission: Admission = Field(default_factory=Admission)
+    newcomers: Newcomers | None = None
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    float64: bool = False
+    """Compute in double precision."""
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> Experiment:
+        """From a table, as TOML gives it; a mistake is a `UserError` of one sentence."""
+        try:
+            return cls.model_validate_json(json.dumps(table), strict=True)
+        except ValidationError as error:
+            raise UserError(explain(error, fields=_fields_at(error))) from None
+        except TypeError as error:
+            raise UserError(f"an experiment holds numbers, strings, booleans, lists and tables: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """From a TOML file, or by the name of one that comes with Coterie; `overrides` are like `method.mu=0.01`."""
+        table = tomllib_load(find(path))
+        for override in overrides:
+            _override(table, override)
+        return cls.parse(table)
+
+    def but(self, **changes: Any) -> Experiment:
+        """This experiment with some of its fields changed, validated again."""
+        return Experiment.parse({**self.resolved(), **{key: _plain(value, key) for key, value in changes.items()}})
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain data that `parse` takes back."""
+        table: dict[str, Any] = json.loads(self.model_dump_json())
+        return table
+
+    def digest(self) -> str:
+        """SHA-256 of all that decides a result; the engine does not."""
+        table = {key: value for key, value in self.resolved().items() if key != "engine"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """What is evaluated: as asked, or the method's headline."""
+        return self.evaluation.protocols or self.method.offers[:1]
+
+    def population(self, folder: Path | None = None) -> Population:
+        """Load the data, deal it, and check that the pieces fit together."""
+        where = data_folder(folder)
+        pool = self.data.load(where, self.seed)
+        public = self.data.load_public(where, self.seed)
+        plan = Plan(self.seed, self.model, self.training, self.float64)
+        population = Population(plan, pool, self.partition.deal(pool, self.seed), public)
+        self._check(population)
+        return population
+
+    def clients_in_training(self, deal: Deal) -> int:
+        """Registered clients, less the newcomers."""
+        return deal.clients - (self.newcomers.count if self.newcomers else 0)
+
+    def cohort_size(self, clients: int) -> int:
+        """Clients a round."""
+        return self.cohort if isinstance(self.cohort, int) else max(1, round(self.cohort * clients))
+
+    def _check(self, population: Population) -> None:
+        """Impossible combinations, each in a sentence."""
+        method, trained = self.method, self.clients_in_training(population.deal)
+        if trained < 1:
+            raise UserError(f"newcomers.count = {population.clients - trained}: expected fewer than the {population.clients} clients")
+        if self.cohort_size(trained) > trained:
+            raise UserError(f"cohort = {self.cohort}: expected at most the {trained} clients in training")
+        if method.needs_public and population.public is None:
+            raise UserError(f"method '{method.name}' needs public data: give data.public.source")
+        if len(set(self.model)) > 1 and not method.mixes_architectures:
+            able = [name for name in METHODS if METHODS.find(name).mixes_architectures]
+            raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
+        if population.public is not None and population.public.shape != population.pool.shape:
+            raise UserError(f"data.public has pictures of {population.public.shape}, expected {population.pool.shape}: set data.size")
+        for protocol in self.evaluation.protocols:
+            self._check_protocol(protocol, population)
+        method.check(population)
+        for architecture in set(self.model):
+            architecture.build(population.pool.shape, population.pool.classes)
+
+    def _check_protocol(self, protocol: str, population: Population) -> None:
+        key = f"evaluation.protocols = '{protocol}'"
+        if protocol not in self.method.offers:
+            raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
+        if protocol == "local_val" and not len(population.deal.validation):
+            raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
+        if protocol in ("intra", "inter") and population.deal.domain_of is None:
+            raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
+
+
+def embedded() -> dict[str, Path]:
+    """The experiments that come with Coterie, by name.
+
+    >>> "digits-two-class" in embedded()
+    True
+    """
+    folder = Path(str(resources.files("coterie"))) / "experiments"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find(path: str | Path) -> Path:
+    """The file meant: a path, or the name of an embedded experiment."""
+    if Path(path).is_file():
+        return Path(path)
+    known = embedded()
+    if str(path) in known:
+        return known[str(path)]
+    raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), known)}")
+
+
+def tomllib_load(path: Path) -> dict[str, Any]:
+    """A TOML file as a table."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from None
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Apply `a.b=value` to a table; the value is TOML, or else a plain string."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {override}: expected key=value, such as method.mu=0.01")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        inner = table.get(parent, {})
+        table[parent] = inner = {"name": inner} if isinstance(inner, str) else inner
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {override}: '{parent}' is {inner!r}, not a table")
+        table = inner
+    table[last] = value
+
+
+def _plain(value: Any, key: str) -> Any:
+    """A changed field as plain data: specs and sections become tables."""
+    if isinstance(value, BaseModel):
+        return json.loads(value.model_dump_json())
+    registries: dict[str, Registry[Any]] = {"method": METHODS, "partition": PARTITIONS, "model": MODELS}
+    if key in registries and isinstance(value, registries[key].base):
+        return registries[key].dump(value)
+    return value
+
+
+def _fields_at(error: ValidationError) -> list[str]:
+    """The valid keys where the first error lies."""
+    sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "newcomers": Newcomers, "engine": EngineSettings}
+    first = error.errors(include_url=False)[0]
+    parents = first["loc"][:-1]
+    if not parents:
+        return list(Experiment.model_fields)
+    if parents == ("data", "public"):
+        return list(Public.model_fields)
+    if parents[0] in sections:
+        return list(sections[parents[0]].model_fields)
+    return list({"training": Training, "admission": Admission}[str(parents[0])].__dataclass_fields__)

@@ -1,0 +1,46 @@
+"""Local training, also called SOLO: every client on its own, nothing exchanged. The floor that federation must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from coterie.fit import CrossEntropy
+from coterie.method import Federation, Method, task
+from coterie.named import STRICT
+from coterie.record import EMPTY, Record
+from coterie.site import Site
+
+__all__ = ["Local"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Local(Method):
+    """Each client trains its own model, of any architecture, and keeps it; no byte moves.
+
+    >>> Local().offers[0]
+    'local_post'
+    """
+
+    name: ClassVar[str] = "local"
+    offers: ClassVar[tuple[str, ...]] = ("local_post", "local_val", "intra", "inter")
+    mixes_architectures: ClassVar[bool] = True
+
+    def start(self, fed: Federation) -> Record:
+        return EMPTY
+
+    def round(self, state: Record, fed: Federation) -> Record:
+        for _ in fed.ask("train"):
+            pass
+        return state
+
+    @task
+    def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Train on from where this client stopped last time."""
+        fitted = site.fit(memory.group("model") or site.fresh(), CrossEntropy(), carried=memory)
+        return EMPTY, Record(model=fitted.params) | fitted.carried
+
+    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
+        return dict.fromkeys(self.offers, memory.group("model")) if "model" in memory else {}

@@ -1,0 +1,19 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The real data: `$COTERIE_DATA`, else `../shared/data` beside the repository; the test is skipped where there is none."""
+    folder = Path(os.environ.get("COTERIE_DATA") or SHARED)
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is missing (set COTERIE_DATA to a folder that `coterie data fetch` has filled)")
+    return folder

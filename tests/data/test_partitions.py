@@ -1,0 +1,413 @@
+"""The laws of every partition on drawn pools, and the papers' partitions to the row."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.data.partitions import (
+    IID,
+    PARTITIONS,
+    Classes,
+    Dirichlet,
+    Domains,
+    Groups,
+    Natural,
+    Partition,
+    Permuted,
+    Quantity,
+    Shards,
+)
+from coterie.data.partitions.rows import apportion, even, level
+from coterie.data.pool import Deal, Pool, Ragged
+from coterie.errors import UserError
+
+DEAL_ALL = ("iid", "shards", "groups", "dirichlet", "quantity", "permuted", "domains")
+
+
+def pool_of(train: int, test: int, classes: int, seed: int = 0, domains: int = 2, writers: int = 4) -> Pool:
+    """A pool of blank pictures with random labels, every class and domain at least once on either side where there is room."""
+    rng = np.random.default_rng(seed)
+
+    def column(values: int) -> np.ndarray:
+        return np.concatenate([rng.permutation(np.r_[np.arange(n) % values][rng.permutation(n)]) for n in (train, test)]).astype(np.int64)
+
+    x = np.broadcast_to(np.zeros((1, 1, 3, 3), np.uint8), (train + test, 1, 3, 3))
+    names = tuple(f"domain {d}" for d in range(domains))
+    return Pool(x, column(classes), train, classes, domain=column(domains), domains=names, writer=column(writers))
+
+
+pools = st.builds(pool_of, st.integers(40, 150), st.integers(0, 60), st.integers(1, 6), st.integers(0, 99))
+seeds = st.integers(0, 2**70)
+share = st.floats(0, 0.95)
+
+
+@st.composite
+def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(PARTITIONS)) -> tuple[Pool, Partition]:
+    """Any partition, with settings that its pool allows."""
+    pool, name, clients = draw(pools), draw(st.sampled_from(names)), draw(st.integers(1, 6))
+    minimum = draw(st.integers(1, pool.train // clients))
+    extra = {
+        "shards": {"per_client": draw(st.integers(1, pool.train // clients))},
+        "classes": {"per_client": draw(st.integers(1, pool.classes)), "samples": draw(st.sampled_from([None, 1]))},
+        "groups": {"groups": draw(st.integers(1, min(clients, pool.classes)))},
+        "dirichlet": {"alpha": draw(st.floats(1e-6, 1e6)), "minimum": minimum},
+        "quantity": {"spread": draw(st.floats(0, 100)), "minimum": minimum, "law": draw(st.sampled_from(["log-normal", "power-law"]))},
+        "domains": {"clients": max(2, clients)},
+        "natural": {"clients": draw(st.sampled_from([None, 1, 4])), "test": draw(st.floats(0.05, 0.95))},
+    }.get(name, {})
+    return pool, PARTITIONS.resolve({"name": name, "clients": clients, "validation": draw(share), **extra})
+
+
+def lists(rows: Ragged) -> list[list[int]]:
+    return [part.tolist() for part in rows]
+
+
+def same(a: Deal, b: Deal) -> bool:
+    return all(
+        lists(x) == lists(y) for x, y in ((a.train, b.train), (a.tests, b.tests), (a.validation, b.validation))
+    ) and np.array_equal(a.test_of, b.test_of)
+
+
+@given(cases(), seeds)
+def test_laws_of_every_partition(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    deal = partition.deal(pool, seed)
+    dealt = np.concatenate([deal.train.flat, deal.validation.flat])
+    assert len(np.unique(dealt)) == len(dealt), "a row was dealt twice"
+    assert dealt.min() >= 0
+    assert dealt.max() < pool.train
+    assert partition.name not in DEAL_ALL or len(dealt) == pool.train
+    assert deal.train.sizes.min() >= 1
+    assert deal.clients == (partition.clients or 4)
+    assert len(deal.test_of) == deal.clients
+    assert deal.test_of.max() < len(deal.tests)
+    if partition.name == "natural":
+        assert not np.intersect1d(dealt, deal.tests.flat).size
+    else:
+        assert ((deal.tests.flat >= pool.train) & (deal.tests.flat < len(pool))).all()
+    assert all(len(np.unique(rows)) == len(rows) for rows in deal.tests), "a slice names a row twice"
+
+
+@given(cases(), seeds)
+def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    before = pool.y.copy()
+    assert same(partition.deal(pool, seed), partition.deal(pool, seed))
+    assert (pool.y == before).all()
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        IID(clients=5),
+        Shards(clients=5),
+        Classes(clients=5),
+        Groups(clients=5, groups=2),
+        Dirichlet(clients=5),
+        Quantity(clients=5),
+        Permuted(clients=5),
+        Domains(clients=5),
+        Natural(),
+    ],
+    ids=lambda partition: partition.name,
+)
+def test_another_seed_is_another_deal(partition: Partition) -> None:
+    pool = pool_of(300, 100, 6)
+    assert not same(partition.deal(pool, 0), partition.deal(pool, 1))
+
+
+@given(cases(), seeds)
+def test_validation_comes_out_of_what_a_client_would_train_on(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    without, deal = replace(partition, validation=0.0).deal(pool, seed), partition.deal(pool, seed)
+    assert len(without.validation) == 0
+    assert lists(without.tests) == lists(deal.tests)
+    if not partition.validation:
+        return
+    for whole, train, validation in zip(without.train, deal.train, deal.validation, strict=True):
+        assert sorted([*train, *validation]) == sorted(whole)
+        assert len(validation) == min(round(partition.validation * len(whole)), len(whole) - 1)
+
+
+@given(pools, seeds)
+def test_one_client_alone_gets_everything(pool: Pool, seed: int) -> None:
+    pool = replace(pool, domain=np.zeros(len(pool), np.int64), domains=("one",), writer=np.zeros(len(pool), np.int64))
+    for name in PARTITIONS:
+        extra = {"classes": {"per_client": pool.classes}, "natural": {"test": 0.25}}.get(name, {})
+        deal = PARTITIONS.resolve({"name": name, "clients": 1, **extra}).deal(pool, seed)
+        everything = [*deal.train[0], *deal.tests[0]] if name == "natural" else deal.train[0]
+        assert sorted(everything) == list(range(pool.train))
+        if name not in ("natural", "dirichlet"):
+            assert sorted(deal.tests[0]) == list(range(pool.train, len(pool)))
+
+
+@given(cases(("iid", "permuted", "shards")), seeds)
+def test_even_sizes(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    sizes = partition.deal(pool, seed).train.sizes + (partition.deal(pool, seed).validation.sizes if partition.validation else 0)
+    assert sizes.max() - sizes.min() <= (partition.per_client if isinstance(partition, Shards) else 1)
+
+
+@given(cases(("dirichlet", "quantity")), seeds)
+def test_the_minimum_is_honoured(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    assert isinstance(partition, Dirichlet | Quantity)
+    assert replace(partition, validation=0.0).deal(pool, seed).train.sizes.min() >= partition.minimum
+
+
+@given(cases(("shards", "classes", "groups")), seeds)
+def test_slices_are_the_test_rows_of_the_classes_held(case: tuple[Pool, Partition], seed: int) -> None:
+    pool, partition = case
+    deal = replace(partition, validation=0.0).deal(pool, seed)
+    for client, rows in enumerate(deal.train):
+        expected = pool.train + np.flatnonzero(np.isin(pool.y[pool.train :], pool.y[rows]))
+        assert sorted(deal.tests[deal.test_of[client]]) == expected.tolist()
+    assert len({tuple(sorted(rows)) for rows in deal.tests}) == len(deal.tests) or not deal.tests.flat.size
+
+
+@given(pools, st.integers(1, 6), st.data(), seeds)
+def test_classes_are_held_evenly(pool: Pool, clients: int, data: st.DataObject, seed: int) -> None:
+    k = data.draw(st.integers(1, pool.classes))
+    deal = Classes(clients=clients, per_client=k).deal(pool, seed)
+    held = [set(pool.y[rows].tolist()) for rows in deal.train]
+    assert all(len(classes) == k for classes in held)
+    holders = Counter(c for classes in held for c in classes)
+    assert max(holders.values()) - min(holders[c] for c in range(pool.classes)) <= 1
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.data())
+def test_level_lifts_the_small_and_spares_the_middle(sizes: list[int], data: st.DataObject) -> None:
+    minimum = data.draw(st.integers(0, sum(sizes) // len(sizes)))
+    levelled = level(np.array(sizes), minimum)
+    assert levelled.sum() == sum(sizes)
+    assert levelled.min() >= minimum
+    givers = [new for old, new in zip(sizes, levelled, strict=True) if new < old]
+    assert all(new == minimum for old, new in zip(sizes, levelled, strict=True) if old < minimum)
+    assert not givers or max(levelled) - min(givers) <= 1, "only the largest give"
+
+
+@given(st.integers(0, 1000), st.integers(1, 40), st.data())
+def test_apportion_and_even_add_up(total: int, parts: int, data: st.DataObject) -> None:
+    weights = np.array(data.draw(st.lists(st.floats(1e-3, 1e3), min_size=parts, max_size=parts)))
+    sizes = apportion(total, weights)
+    assert sizes.sum() == even(total, parts).sum() == total
+    assert (np.abs(sizes - weights / weights.sum() * total) <= 1 + 1e-6).all()
+
+
+# The papers' partitions, on labels shaped like theirs
+
+
+MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def like(counts: list[int], test: int) -> Pool:
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    y = np.concatenate([y, np.arange(test) % len(counts)])
+    return Pool(np.broadcast_to(np.zeros((1, 1, 28, 28), np.uint8), (len(y), 1, 28, 28)), y, sum(counts), len(counts))
+
+
+@pytest.fixture(scope="module")
+def mnist() -> Pool:
+    return like(MNIST_COUNTS, 10000)
+
+
+@pytest.fixture(scope="module")
+def cifar() -> Pool:
+    return like([5000] * 10, 10000)
+
+
+def test_mcmahan_has_200_shards_of_300(mnist: Pool) -> None:
+    deal = Shards(clients=100, per_client=2).deal(mnist, 0)
+    assert set(deal.train.sizes.tolist()) == {600}
+    shard_of = np.empty(60000, np.int64)
+    shard_of[np.argsort(mnist.y[:60000], kind="stable")] = np.repeat(np.arange(200), 300)
+    for rows in deal.train:
+        assert list(Counter(shard_of[rows].tolist()).values()) == [300, 300]
+    assert max(len(set(mnist.y[rows])) for rows in deal.train) <= 4
+
+
+def test_shi_and_radu_share_each_class_among_exactly_four(cifar: Pool) -> None:
+    deal = Classes(clients=20, per_client=2, samples=1250).deal(cifar, 0)
+    counts = np.stack([np.bincount(cifar.y[rows], minlength=10) for rows in deal.train])
+    assert set(counts.ravel().tolist()) == {0, 1250}
+    assert (np.count_nonzero(counts, axis=1) == 2).all()
+    assert (np.count_nonzero(counts, axis=0) == 4).all()
+    assert len(np.unique(deal.train.flat)) == 50000
+    assert set(deal.tests.sizes.tolist()) == {2000}
+    assert len(deal.tests) > 5, "pairs of classes vary"
+
+
+def test_fedmmd_gives_five_classes_to_each_of_two(cifar: Pool) -> None:
+    deal = Groups(clients=2).deal(cifar, 0)
+    assert [sorted(set(cifar.y[rows].tolist())) for rows in deal.train] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert deal.train.sizes.tolist() == [25000, 25000]
+    assert deal.tests.sizes.tolist() == [5000, 5000]
+
+
+def test_clients_of_a_given_group_divide_it(cifar: Pool) -> None:
+    deal = Groups(clients=5, groups=((9, 0), (3,))).deal(cifar, 0)
+    assert [sorted(set(cifar.y[rows].tolist())) for rows in deal.train] == [[0, 9], [0, 9], [0, 9], [3], [3]]
+    assert deal.train.sizes.tolist() == [3334, 3334, 3332, 2500, 2500]
+    assert len(deal.tests) == 2
+
+
+def test_fml_on_100_classes_has_twenty_a_client_and_keeps_a_tenth() -> None:
+    pool = like([500] * 100, 10000)
+    deal = Shards(clients=5, per_client=2, validation=0.1).deal(pool, 0)
+    assert deal.train.sizes.tolist() == [9000] * 5
+    assert deal.validation.sizes.tolist() == [1000] * 5
+    assert [len(set(pool.y[rows])) for rows in deal.train] == [20] * 5
+
+
+def test_fedfusion_permutes_the_pixels_of_each_client(mnist: Pool) -> None:
+    deal = Permuted(clients=3).deal(mnist, 0)
+    assert deal.permutation is not None
+    assert (np.sort(deal.permutation, axis=1) == np.arange(784)).all()
+    assert len(np.unique(deal.permutation, axis=0)) == 3
+    assert lists(deal.tests) == [list(range(60000, 70000))]
+
+
+def test_fccl_has_four_domains_of_different_sizes() -> None:
+    rows = [60000, 7291, 73257, 10000]
+    domain = np.concatenate([np.repeat(np.arange(4), rows), np.repeat(np.arange(4), 500)])
+    x = np.broadcast_to(np.zeros((1, 3, 32, 32), np.uint8), (len(domain), 3, 32, 32))
+    pool = Pool(x, np.arange(len(domain)) % 10, sum(rows), 10, domain=domain, domains=("mnist", "usps", "svhn", "syn"))
+    deal = Domains(samples=(150, 80, 5000, 1800)).deal(pool, 0)
+    assert deal.train.sizes.tolist() == [150, 80, 5000, 1800]
+    assert deal.domain_of is not None
+    assert deal.domain_of.tolist() == deal.test_of.tolist() == [0, 1, 2, 3]
+    for rows_of in (deal.train, deal.tests):
+        assert [set(domain[part].tolist()) for part in rows_of] == [{0}, {1}, {2}, {3}]
+    assert deal.tests.sizes.tolist() == [500] * 4
+    assert Domains(clients=8, samples=(150, 80, 5000, 1801)).deal(pool, 0).train.sizes.tolist() == [75, 75, 40, 40, 2500, 2500, 901, 900]
+
+
+def test_dirichlet_slices_have_the_clients_own_proportions(mnist: Pool) -> None:
+    deal = Dirichlet(clients=20, alpha=0.3).deal(mnist, 0)
+    for client, rows in enumerate(deal.train):
+        tests = deal.tests[deal.test_of[client]]
+        own = np.bincount(mnist.y[rows], minlength=10) / len(rows)
+        assert np.abs(np.bincount(mnist.y[tests], minlength=10) - own * len(tests)).max() <= 1
+        assert 100 <= len(tests) <= 500
+
+
+def test_dirichlet_runs_from_one_class_to_iid(mnist: Pool) -> None:
+    def largest_share(alpha: float) -> float:
+        deal = Dirichlet(clients=10, alpha=alpha, minimum=100).deal(mnist, 0)
+        return float(np.mean([np.bincount(mnist.y[rows]).max() / len(rows) for rows in deal.train]))
+
+    assert largest_share(0.05) > 0.6
+    assert largest_share(1e6) < 0.12
+
+
+def test_spread_is_the_deviation_of_the_log_size() -> None:
+    pool = pool_of(1_000_000, 10, 2)
+    for law in ("log-normal", "power-law"):
+        sizes = PARTITIONS.resolve({"name": "quantity", "clients": 2000, "law": law, "spread": 0.5}).deal(pool, 0).train.sizes
+        assert np.log(sizes).std() == pytest.approx(0.5, abs=0.05)
+    assert set(Quantity(clients=10, spread=0.0).deal(pool, 0).train.sizes) == {100_000}
+
+
+def test_more_clients_than_test_rows_share_them_in_turn() -> None:
+    deal = IID(clients=7).deal(pool_of(40, 3, 2), 0)
+    assert deal.tests.sizes.tolist() == [1, 1, 1]
+    assert deal.test_of.tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+# MNIST itself
+
+
+@pytest.fixture(scope="module")
+def real_mnist(data_folder: Path) -> Pool:
+    folder = data_folder / "mnist"
+    if not (folder / "writers.npz").exists():
+        pytest.skip(f"MNIST with its writers is not in {folder}")
+    parts = [gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes()) for part in ("train", "t10k")]
+    y = np.concatenate([np.frombuffer(part, np.uint8, offset=8) for part in parts]).astype(np.int64)
+    with np.load(folder / "writers.npz") as writers:
+        writer = np.concatenate([writers["writer_train"], writers["writer_test"]]).astype(np.int64)
+    return Pool(np.broadcast_to(np.zeros((1, 1, 28, 28), np.uint8), (70000, 1, 28, 28)), y, 60000, 10, writer=writer)
+
+
+def test_mnist_has_539_writers(real_mnist: Pool) -> None:
+    assert real_mnist.writer is not None
+    deal = Natural().deal(real_mnist, 0)
+    assert deal.clients == 539
+    assert len(deal.train.flat) + len(deal.tests.flat) == 60000
+    for train, test in zip(deal.train, deal.tests, strict=True):
+        assert len(set(real_mnist.writer[[*train, *test]])) == 1
+        assert len(test) == round(0.2 * (len(train) + len(test)))
+    some = Natural(clients=50).deal(real_mnist, 0)
+    assert some.clients == 50
+    assert len(set(real_mnist.writer[some.train.flat])) == 50
+
+
+def test_mnist_in_200_shards(real_mnist: Pool) -> None:
+    assert np.bincount(real_mnist.y[:60000]).tolist() == MNIST_COUNTS
+    deal = Shards(clients=100).deal(real_mnist, 0)
+    kinds = Counter(len(set(real_mnist.y[rows])) for rows in deal.train)
+    assert set(deal.train.sizes.tolist()) == {600}
+    assert kinds[2] > 70, "most clients hold two digits"
+
+
+# What cannot be done is said in a sentence
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"name": "iid", "clients": 61}, ["partition.clients = 61", "at most 60 clients"]),
+        ({"name": "iid", "clients": 0}, ["partition.clients = 0", "greater than or equal to 1"]),
+        ({"name": "iid"}, ["partition.clients is missing"]),
+        ({"name": "iid", "clients": 2, "validation": 1.0}, ["partition.validation = 1.0", "less than 1"]),
+        ({"name": "iid", "clients": 2, "validaton": 0.1}, ["partition.validaton", "did you mean 'validation'"]),
+        ({"name": "shards", "clients": 31, "per_client": 2}, ["partition.per_client = 2", "62 shards", "60 training rows"]),
+        ({"name": "classes", "clients": 2, "per_client": 7}, ["partition.per_client = 7", "at most 6"]),
+        ({"name": "classes", "clients": 6, "per_client": 2, "samples": 6}, ["partition.samples = 6", "10 training rows", "at most 5"]),
+        ({"name": "classes", "clients": 60, "per_client": 6}, ["partition.clients = 60", "class 0 has 10 training rows for 60 clients"]),
+        ({"name": "groups", "clients": 8, "groups": 7}, ["partition.groups = 7", "at most 6"]),
+        ({"name": "groups", "clients": 1, "groups": [[0], [1]]}, ["partition.clients = 1", "at least 2"]),
+        ({"name": "groups", "clients": 2, "groups": [[0], [6]]}, ["partition.groups", "0 to 5", "[6]"]),
+        ({"name": "groups", "clients": 2, "groups": [[0, 0], [1]]}, ["partition.groups", "different classes", "[0, 0]"]),
+        ({"name": "groups", "clients": 20, "groups": [[0]]}, ["partition.clients = 20", "would hold no training row"]),
+        ({"name": "dirichlet", "clients": 7, "minimum": 10}, ["partition.clients = 7", "at most 6 clients with 10 rows each"]),
+        ({"name": "dirichlet", "clients": 7, "alpha": 0.0}, ["partition.alpha = 0.0", "greater than 0"]),
+        ({"name": "quantity", "clients": 7, "minimum": 10}, ["at most 6 clients with 10 rows each"]),
+        ({"name": "quantity", "clients": 7, "law": "cubic"}, ["partition.law = 'cubic'", "log-normal"]),
+        ({"name": "domains", "clients": 1}, ["partition.clients = 1", "at least 2", "domain 0, domain 1"]),
+        ({"name": "domains", "samples": [3]}, ["partition.samples = (3,)", "2 numbers"]),
+        ({"name": "domains", "samples": [3, 31]}, ["partition.samples = (3, 31)", "at most 30 for domain 1"]),
+        ({"name": "natural", "clients": 5}, ["partition.clients = 5", "at most 4"]),
+        ({"name": "dirichle", "clients": 5}, ["did you mean 'dirichlet'"]),
+    ],
+)
+def test_mistakes_are_sentences(table: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        PARTITIONS.resolve(table).deal(pool_of(60, 20, 6), 0)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("name", ["domains", "natural"])
+def test_data_that_lack_what_a_partition_needs(name: str) -> None:
+    bare = replace(pool_of(60, 20, 6), domain=None, domains=(), writer=None)
+    with pytest.raises(UserError, match=f"partition.name = '{name}': expected data"):
+        PARTITIONS.resolve(name).deal(bare, 0)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(UserError, match="seed = -1"):
+        IID(clients=2).deal(pool_of(60, 20, 6), -1)
+
+
+@settings(max_examples=50)
+@given(cases())
+def test_settings_survive_a_file(case: tuple[Pool, Partition]) -> None:
+    assert PARTITIONS.resolve(PARTITIONS.dump(case[1])) == case[1]
