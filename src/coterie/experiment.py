@@ -1,16 +1,17 @@
 """An experiment: typed, written in TOML, complete. What is not in it does not influence a result.
 
-    name = "digits-two-class"
-    rounds = 30
-    cohort = 0.5
-    data.source = "digits"
-    partition = { name = "classes", clients = 10, per_client = 2 }
-    model = "mlp"
-    method = { name = "fedprox", mu = 0.1 }
+name = "digits-two-class"
+rounds = 30
+cohort = 0.5
+data.source = "digits"
+partition = { name = "classes", clients = 10, per_client = 2 }
+model = "mlp"
+method = { name = "fedprox", mu = 0.1 }
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import tomllib
@@ -152,10 +153,10 @@ class Experiment(Section):
     ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
     >>> experiment.method, experiment.rounds
     (FedProx(weighting='samples', mu=0.1), 10)
-    >>> Experiment.parse({"name": "demo", "roundz": 3})
+    >>> Experiment.parse({"name": "demo"})
     Traceback (most recent call last):
     ...
-    coterie.errors.UserError: roundz = 3: no such key here, did you mean 'rounds'? Valid: admission, cohort, ...
+    coterie.errors.UserError: data is missing
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -196,7 +197,10 @@ class Experiment(Section):
 
     def but(self, **changes: Any) -> Experiment:
         """This experiment with some of its fields changed, validated again."""
-        return Experiment.parse({**self.resolved(), **{key: _plain(value, key) for key, value in changes.items()}})
+        try:
+            return Experiment.model_validate({**dict(self), **changes})
+        except ValidationError as error:
+            raise UserError(explain(error, fields=_fields_at(error))) from None
 
     def resolved(self) -> dict[str, Any]:
         """Every setting, defaults included, as plain data that `parse` takes back."""
@@ -308,16 +312,6 @@ def _override(table: dict[str, Any], override: str) -> None:
     table[last] = value
 
 
-def _plain(value: Any, key: str) -> Any:
-    """A changed field as plain data: specs and sections become tables."""
-    if isinstance(value, BaseModel):
-        return json.loads(value.model_dump_json())
-    registries: dict[str, Registry[Any]] = {"method": METHODS, "partition": PARTITIONS, "model": MODELS}
-    if key in registries and isinstance(value, registries[key].base):
-        return registries[key].dump(value)
-    return value
-
-
 def _fields_at(error: ValidationError) -> list[str]:
     """The valid keys where the first error lies."""
     sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "newcomers": Newcomers, "engine": EngineSettings}
@@ -329,4 +323,5 @@ def _fields_at(error: ValidationError) -> list[str]:
         return list(Public.model_fields)
     if parents[0] in sections:
         return list(sections[parents[0]].model_fields)
-    return list({"training": Training, "admission": Admission}[str(parents[0])].__dataclass_fields__)
+    settings: Any = Training if parents[0] == "training" else Admission
+    return [each.name for each in dataclasses.fields(settings)]

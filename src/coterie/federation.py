@@ -128,7 +128,7 @@ class Coordinator(Federation):
         """Encode each distinct message once, lay it where clients can map it, and book it for every receiver."""
         if isinstance(message, Record):
             path, framed = self._lay(message)
-            letters = {client: (path, framed, message) for client in clients}
+            letters = dict.fromkeys(clients, (path, framed, message))
         else:
             letters = {client: (*self._lay(message[client]), message[client]) for client in clients}
         for client, (_, framed, content) in letters.items():

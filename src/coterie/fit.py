@@ -27,7 +27,20 @@ from coterie.optim import OPTIMISERS, SCHEDULES, Constant, Optimiser, Schedule, 
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 
-__all__ = ["CrossEntropy", "Fitted", "Objective", "Proximal", "Scores", "Step", "Training", "fit", "frozen", "outputs_of", "score", "snapshot"]
+__all__ = [
+    "CrossEntropy",
+    "Fitted",
+    "Objective",
+    "Proximal",
+    "Scores",
+    "Step",
+    "Training",
+    "fit",
+    "frozen",
+    "outputs_of",
+    "score",
+    "snapshot",
+]
 
 Frozen = Callable[[Tensor], Tensor]
 EVALUATION_BATCH = 500
@@ -193,12 +206,13 @@ def fit(
     """
     model.load_state_dict(start.tensors)
     model.train()
-    named = {name: p.requires_grad_(trainable(name)) for name, p in model.named_parameters()}
-    moving = {name: p for name, p in named.items() if p.requires_grad}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trainable(name))
+    moving = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     optimiser = training.optimiser.build(moving.values(), training.optimiser.lr * training.schedule.factor(round))
     if training.state == "kept":
         restore(optimiser, moving, carried.group("optimiser"))
-    anchor, losses, steps = start.tensors, [], 0
+    anchor, losses, steps = start.tensors, list[float](), 0
     known = _lookup(frozen or {}, data, training)
     with scoped(seed_of(seed, "dropout")):
         for epoch in range(training.epochs):
@@ -228,17 +242,21 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
     A last batch of one sample is left out where the network has BatchNorm: one sample has no batch statistics.
     """
     size = samples if training.batch == "all" else training.batch
-    batches = list(torch.randperm(samples, generator=generator(seed, "order", epoch)).split(max(size, 1)))
+    order = torch.randperm(samples, generator=generator(seed, "order", epoch))
     normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    return [batch for batch in batches if len(batch) > (1 if normed else 0)]
+    return [batch for batch in torch.split(order, max(size, 1)) if len(batch) > (1 if normed else 0)]
 
 
 def _lookup(frozen: Mapping[str, Frozen], data: Examples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """For each frozen function, how to get its outputs for a batch: from a table made once, or by running it on the batch."""
-    if training.augment != "none":
-        return {name: (lambda chosen, x, run=run: run(x)) for name, run in frozen.items()}
-    tables = {name: outputs_of(run, data) for name, run in frozen.items()}
-    return {name: (lambda chosen, x, table=table: table[chosen]) for name, table in tables.items()}
+
+    def lookup(run: Frozen) -> Callable[[Tensor, Tensor], Tensor]:
+        if training.augment != "none":
+            return lambda chosen, x: run(x)
+        table = outputs_of(run, data)
+        return lambda chosen, x: table[chosen]
+
+    return {name: lookup(run) for name, run in frozen.items()}
 
 
 def frozen(model: nn.Module, params: Record, output: Callable[[nn.Module, Tensor], Tensor] = lambda net, x: net(x)) -> Frozen:
@@ -273,9 +291,7 @@ class Scores:
     loss: float = 0.0
 
     def __add__(self, other: Scores) -> Scores:
-        return Scores(
-            self.examples + other.examples, self.correct + other.correct, self.correct5 + other.correct5, self.loss + other.loss
-        )
+        return Scores(self.examples + other.examples, self.correct + other.correct, self.correct5 + other.correct5, self.loss + other.loss)
 
     def values(self) -> dict[str, float]:
         """The metrics by name: means over the examples."""

@@ -104,6 +104,8 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     key = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "")
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key} = {first['input']!r}: no such key here, {nearest(str(first['loc'][-1]), fields)}"
+    if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return str(cause)
     if first["type"] in ("missing", "missing_argument"):
         return f"{key} is missing"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")

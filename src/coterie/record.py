@@ -36,7 +36,7 @@ def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[s
         if not isinstance(name, str) or not name:
             raise TypeError(f"a record's names are non-empty strings, not {name!r}")
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}/")  # type: ignore[arg-type]
+            yield from _flatten(value, f"{prefix}{name}/")
         elif isinstance(value, Tensor):
             yield prefix + name, value.detach()
         elif isinstance(value, bool | int | float | str):
@@ -123,7 +123,7 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
 
     def group(self, key: str) -> Record:
         """What lies under `key`: like `record[key]`, but always a Record, empty where there is nothing."""
-        found = self[key] if key in self else EMPTY
+        found = self.get(key, EMPTY)
         if not isinstance(found, Record):
             raise KeyError(f"'{key}' is one value, not a group of them")
         return found

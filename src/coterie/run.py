@@ -24,8 +24,8 @@ from coterie.experiment import Experiment
 from coterie.federation import Coordinator, draw_cohort
 from coterie.ledger import Ledger, Listener, events
 from coterie.record import Record, read, write
-from coterie.site import Population
 from coterie.seeds import generator
+from coterie.site import Population
 from coterie.summary import summarise
 
 __all__ = ["Interrupted", "Result", "new_folder", "resume", "run"]
@@ -80,6 +80,7 @@ def run(
     >>> sorted(path.name for path in result.folder.iterdir())
     ['checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
+    chosen = engine or experiment.engine.build()
     population = experiment.population(data)
     where = new_folder(experiment) if folder is None else Path(folder)
     if where.exists() and any(where.iterdir()):
@@ -88,12 +89,10 @@ def run(
     with Ledger(where / LEDGER, callbacks) as ledger:
         ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, digest=experiment.digest(), versions=_versions())
         ledger.commit()
-        return _go(experiment, population, where, ledger, engine or experiment.engine.build(), None)
+        return _go(experiment, population, where, ledger, chosen, None)
 
 
-def resume(
-    folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None
-) -> Result:
+def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been."""
     where = Path(folder)
     first = next(events(where / LEDGER), None)
@@ -110,9 +109,7 @@ def resume(
         return _go(experiment, population, where, ledger, engine or experiment.engine.build(), checkpoint)
 
 
-def _go(
-    experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None
-) -> Result:
+def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None) -> Result:
     """From the beginning or from a checkpoint to the summary."""
     stage = Stage(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
     clients = tuple(range(experiment.clients_in_training(population.deal)))
@@ -168,7 +165,7 @@ def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: i
     state = experiment.method.round(state, fed)
     fed.finish()
     found = fed.measure(state, _visited(experiment, len(fed.clients))) if wanted else {}
-    where = {name: seconds for name, seconds in sorted(fed.seconds.items())}
+    where = dict(sorted(fed.seconds.items()))
     fed.ledger.write("round", round=round, seconds=time.perf_counter() - began, where=where)
     reached = settings.stop_at is not None and bool(wanted) and found.get(wanted[0], 0.0) >= settings.stop_at
     return state, reached

@@ -27,7 +27,8 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
     targets: Sequence[float] = ()
     curves: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     traffic: dict[int, int] = defaultdict(int)
-    totals = {"up": 0, "down": 0, "framed_up": 0, "framed_down": 0, "setup_up": 0, "setup_down": 0, "by_kind": defaultdict(int)}
+    totals = dict.fromkeys(("up", "down", "framed_up", "framed_down", "setup_up", "setup_down"), 0)
+    by_kind: dict[str, int] = defaultdict(int)
     seconds, rejected, rounds, newcomers = 0.0, 0, 0, []
     for event in events:
         match event["event"]:
@@ -35,6 +36,7 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
                 targets = event["experiment"]["evaluation"]["targets"]
             case "exchange":
                 _count(event, totals, traffic)
+                by_kind[event["kind"]] += event["payload_bytes"]
             case "evaluation" if event["client"] is None:
                 curves[event["protocol"]][event["metric"]][event["round"]] = event["value"]
             case "rejected":
@@ -51,9 +53,8 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
         protocol: {str(target): _crossings(metrics["accuracy"], target, traffic) for target in targets}
         for protocol, metrics in curves.items()
     }
-    by_kind = dict(totals.pop("by_kind"))
     summary: dict[str, Any] = {"rounds": rounds, "protocols": protocols, "targets": crossings}
-    summary |= {"bytes": totals | {"by_kind": by_kind}, "rejected": rejected, "seconds": seconds}
+    summary |= {"bytes": {**totals, "by_kind": dict(by_kind)}, "rejected": rejected, "seconds": seconds}
     return summary | ({"newcomers": newcomers} if newcomers else {})
 
 
@@ -70,7 +71,7 @@ def crossing(curve: dict[int, float], target: float, running: int = 1) -> int | 
     return None
 
 
-def _count(event: Event, totals: dict[str, Any], traffic: dict[int, int]) -> None:
+def _count(event: Event, totals: dict[str, int], traffic: dict[int, int]) -> None:
     direction, payload = event["direction"], event["payload_bytes"]
     if event["round"] == 0:
         totals[f"setup_{direction}"] += payload
@@ -78,7 +79,6 @@ def _count(event: Event, totals: dict[str, Any], traffic: dict[int, int]) -> Non
         totals[direction] += payload
         totals[f"framed_{direction}"] += event["framed_bytes"]
         traffic[event["round"]] += payload
-    totals["by_kind"][event["kind"]] += payload
 
 
 def _describe(values: list[float], metric: str) -> dict[str, float]:

@@ -49,7 +49,7 @@ def test_counts_include_validation_rows() -> None:
 def test_any_partition_is_drawn_on_a_page(partition: Partition, classes: int, labels: set[str], tmp_path: Path) -> None:
     pool = pool_of(6000, classes)
     figure = draw(pool, partition.deal(pool, 0), "a title")
-    assert {axes.get_ylabel() for axes in figure.axes} - {""} == labels
+    assert {axes.get_ylabel() for axes in figure.axes} - {"share of the client's samples"} == labels
     assert figure.get_suptitle() == "a title"
     assert figure.get_figwidth() <= 7.2
     with Image.open(save(figure, tmp_path / "picture.png")) as picture:

@@ -176,7 +176,8 @@ def test_verify_and_listing(data_folder: Path) -> None:
     if rows["usps"].state == "there":
         assert rows["usps"].samples == (7_291, 2_007)
         assert rows["usps"].bytes == sum(path.stat().st_size for path in (data_folder / "usps").glob("*.bz2"))
-        assert len(verify(SOURCES.resolve("usps"), data_folder)) == 9_298
+    if rows["mnist"].state == "there":
+        assert len(verify(SOURCES.resolve("mnist"), data_folder)) == 70_000
     for name, (file, train, test) in PARTS.items():
         if rows[name].state == "part":
             assert rows[name].samples == (train, test)

@@ -53,7 +53,7 @@ class Examples:
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All examples in order, or those from `start` to `stop`, in batches."""
-        for chosen in torch.arange(start, len(self) if stop is None else stop).split(size):
+        for chosen in torch.split(torch.arange(start, len(self) if stop is None else stop), size):
             if len(chosen):
                 yield self.batch(chosen)
 

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from coterie.data.pool import Deal, Pool, Rows
@@ -33,6 +33,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 GREY = "#555555"
 FORMATS = ("pdf", "png", "svg")
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+PER_CENT = FuncFormatter(lambda value, _: f"{100 * value:.3g}%")
 
 Shares = NDArray[np.float64]
 
@@ -111,7 +112,7 @@ def _few(table: Rows, domain_of: Rows | None) -> Figure:
 def _many(table: Rows, domain_of: Rows | None) -> Figure:
     clients, classes = table.shape
     figure = Figure(figsize=(7.2, 1.5 + min(4.0, max(1.4, 0.16 * classes))), layout="constrained")
-    main, beside = figure.subplots(1, 2, width_ratios=[4.2, 1])
+    main, beside = figure.subplots(1, 2, width_ratios=[4.2, 1], gridspec_kw={"wspace": 0.06})
     order = _order(table, domain_of)
     _heat(main, _neighbours(table[order] / np.maximum(table.sum(axis=1, keepdims=True)[order], 1)), (0, clients))
     _class_axis(main, classes)
@@ -148,8 +149,8 @@ def _heat(axes: Axes, share: Shares, across: tuple[float, float]) -> None:
     extent = (*across, share.shape[1] - 0.5, -0.5)
     image = axes.imshow(share.T, aspect="auto", cmap="Blues", vmin=0, vmax=top, extent=extent, interpolation="nearest")
     extend = "max" if share.max() > top * 1.001 else "neither"
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.015, aspect=30, extend=extend, format=PercentFormatter(1.0))
-    bar.ax.set_title("share of\nsamples", fontsize=7)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.015, aspect=30, extend=extend, format=PER_CENT)
+    bar.set_label("share of the client's samples", fontsize=7)
     bar.ax.tick_params(labelsize=7, length=2)
     bar.ax.yaxis.set_major_locator(MaxNLocator(5))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from coterie.errors import RunError
 from coterie.method import Method, find_task
 from coterie.record import EMPTY, Record, encode, read, write
-from coterie.site import Bench, Observation, Population
+from coterie.site import Bench, Observation, Population, Site
 
 __all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "failure", "memory_file"]
 
@@ -150,11 +150,15 @@ class Performer:
                     site.observe(protocol, params, job.span)
                 reply, kept = EMPTY, job.memory
             else:
-                reply, memory = _checked(find_task(self._method, job.task)(site, memory, message))
+                reply, memory = self.call(job.task, site, memory, message)
                 kept = self._memories.put(job.client, job.keep, memory)
         except Exception as error:
             raise TaskError(f"{job}: {type(error).__name__}: {error}") from error
         return Outcome(job.client, encode(reply), kept, site.observations, time.perf_counter() - began)
+
+    def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Run one task of the method."""
+        return _checked(find_task(self._method, task)(site, memory, message))
 
 
 def _checked(answer: object) -> tuple[Record, Record]:

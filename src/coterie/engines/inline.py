@@ -15,9 +15,11 @@ class Inline(Engine):
     >>> Inline().close()
     """
 
+    performer: type[Performer] = Performer
+
     def open(self, stage: Stage) -> None:
         memories = Memories(stage.folder, stage.memory_budget)
-        self._performer = Performer(stage.method, stage.population, memories)
+        self._performer = self.performer(stage.method, stage.population, memories)
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         return map(self._performer.perform, jobs)

@@ -17,6 +17,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -98,6 +99,10 @@ class Processes(Engine):
         self._crew: list[Worker] = []
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()
+        self._context = multiprocessing.get_context("forkserver")
+        # Workers are forked from a server that has imported everything; torch's optimisers would import _dynamo, for seconds.
+        self._context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
+        forkserver.ensure_running()  # type: ignore[attr-defined]
 
     @property
     def pids(self) -> list[int]:
@@ -172,12 +177,10 @@ class Processes(Engine):
         queue.update(unfinished | later)
 
     def _hire(self) -> Worker:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["coterie.engines.processes"])
-        ours, theirs = context.Pipe()
+        ours, theirs = self._context.Pipe()
         stage = self._stage
         arguments = (theirs, stage.method, stage.population.plan, stage.folder, stage.memory_budget)
-        process = context.Process(target=serve, args=arguments, daemon=True)
+        process = self._context.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         return Worker(process, ours)

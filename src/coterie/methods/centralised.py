@@ -35,7 +35,9 @@ class Centralised(Method):
 
     def check(self, population: Population) -> None:
         if population.deal.permutation is not None:
-            raise UserError("method 'centralised' cannot pool data in which every client has its own order of pixels (partition 'permuted')")
+            raise UserError(
+                "method 'centralised' cannot pool data in which every client has its own order of pixels (partition 'permuted')"
+            )
 
     def start(self, fed: Federation) -> Record:
         channels, height, width = fed.population.pool.shape
@@ -46,7 +48,9 @@ class Centralised(Method):
 
     def round(self, state: Record, fed: Federation) -> Record:
         carried = state.group("optimiser")
-        fitted = fed.server.fit(state.group("model"), CrossEntropy(), data=fed.population.pooled(fed.clients), carried=Record(optimiser=carried))
+        fitted = fed.server.fit(
+            state.group("model"), CrossEntropy(), data=fed.population.pooled(fed.clients), carried=Record(optimiser=carried)
+        )
         return Record(model=fitted.params) | fitted.carried
 
     def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:

@@ -4,8 +4,8 @@
 - Tan & Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019.
 
 The 32x32 forms have a stem with stride 1, and MobileNetV2 also a second group with stride 1, as in the code of FCCL
-(Huang et al., CVPR 2022). That code adds 1x1 convolutions to shortcuts where the channels change and leaves out
-EfficientNet's last 1x1 convolution; we keep to the papers, so the parameters are those of the published networks.
+(Huang et al., CVPR 2022). That code adds 1x1 convolutions to MobileNetV2's shortcuts where the channels change and
+leaves out EfficientNet's last 1x1 convolution; we keep to the papers, so the parameters are those of the published networks.
 EfficientNet's stochastic depth is left out: a training trick, not a layer. Dropout stands before the head, as in
 both authors' code.
 """

@@ -54,17 +54,19 @@ def level(sizes: Rows, minimum: int) -> Rows:
 
 
 def shares(kind: Rows, stock: Rows) -> Rows:
-    """For each slot, its even part of the `stock` of its kind.
+    """For each slot, its even part of the `stock` of its kind; rows too many go around, kind after kind.
 
-    >>> shares(np.array([0, 1, 0]), np.array([7, 5])).tolist()
-    [4, 5, 3]
+    >>> shares(np.array([0, 1, 0, 1]), np.array([7, 5])).tolist()
+    [4, 2, 3, 3]
     """
     order = np.argsort(kind, kind="stable")
     holders = np.bincount(kind, minlength=len(stock))
     rank = np.empty(len(kind), np.int64)
     rank[order] = np.arange(len(kind)) - (np.cumsum(holders) - holders)[kind[order]]
-    whole, rest = np.divmod(stock[kind], holders[kind])
-    return whole + (rank < rest)
+    whole, rest = np.divmod(stock, np.maximum(holders, 1))
+    turn = (rank - (np.cumsum(rest) - rest)[kind]) % holders[kind]
+    parts: Rows = whole[kind] + (turn < rest[kind])
+    return parts
 
 
 def hand_out(kinds: Rows, client: Rows, kind: Rows, take: Rows, rng: np.random.Generator) -> Rows:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coterie.data.pool import Pool, Rows
 from coterie.errors import UserError
 
-__all__ = ["Block", "block", "build", "channels_first", "npz_counts", "read_npz", "reading"]
+__all__ = ["Block", "block", "build", "channels_first", "npz_counts", "open_npz", "read_npz", "reading"]
 
 
 class Block(NamedTuple):
@@ -74,15 +74,22 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is truncated or damaged: {str(error) or type(error).__name__}") from None
 
 
+@contextmanager
+def open_npz(path: Path) -> Iterator[Any]:
+    """The arrays of a `.npz`, each read when it is asked for; the file is closed even where numpy fails to read it."""
+    with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        yield arrays
+
+
 def npz_counts(path: Path) -> tuple[int, int]:
     """How many labels a `.npz` holds; only the labels are read."""
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with open_npz(path) as arrays:
         return tuple(len(arrays[key]) if key in arrays else 0 for key in ("y_train", "y_test"))  # type: ignore[return-value]
 
 
 def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tuple[Block, Block]:
     """Training and test pictures of a `.npz`; without `tested` the test set may be absent, and then is empty."""
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with open_npz(path) as arrays:
         needed = ("x_train", "y_train", "x_test", "y_test")
         held = {key: np.asarray(arrays[key]) for key in needed if key in arrays}
         lacking = [key for key in (needed if tested or len(held) > 2 else needed[:2]) if key not in held]

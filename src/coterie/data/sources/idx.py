@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import File, Found, Source
-from coterie.data.sources.blocks import Block, block, build, reading
+from coterie.data.sources.blocks import Block, block, build, open_npz, reading
 from coterie.errors import UserError
 from coterie.named import STRICT
 
@@ -96,7 +96,7 @@ class Mnist(Idx):
 
 def read_writers(path: Path, pool: Pool) -> Rows:
     """Who wrote each row of `pool`."""
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with open_npz(path) as arrays:
         halves = [np.asarray(arrays[key], dtype=np.int64) for key in ("writer_train", "writer_test")]
     if tuple(map(len, halves)) != (pool.train, len(pool) - pool.train):
         raise UserError(f"{path} names the writers of {len(halves[0])} + {len(halves[1])} digits, not of {len(pool)}")

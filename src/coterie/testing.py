@@ -1,0 +1,203 @@
+"""The public conformance suite: any method, ours or a user's, can be run through it.
+
+    from coterie.testing import check_method
+    check_method(MyMethod(), up=796_840, down=796_840)
+
+It runs the method on real data (scikit-learn's digits) in many ways that must not matter, and says in a sentence what does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.engines import Engine, Inline, Job, Outcome, Processes
+from coterie.engines.base import Performer
+from coterie.errors import CoterieError
+from coterie.experiment import Experiment
+from coterie.ledger import Event, Listener
+from coterie.method import Method
+from coterie.record import Record
+from coterie.run import Interrupted, Result, resume, run
+from coterie.site import Site
+
+__all__ = ["ConformanceError", "check_method", "small_experiment"]
+
+
+class ConformanceError(CoterieError, AssertionError):
+    """A method broke the contract; the sentence says how."""
+
+
+def small_experiment(method: Method, rounds: int = 3, **changes: object) -> Experiment:
+    """Digits over five unequal clients, three a round, a small network: seconds to run."""
+    table = {
+        "name": "conformance",
+        "rounds": rounds,
+        "cohort": 3,
+        "data": {"source": "digits", "train": 300, "test": 100},
+        "partition": {"name": "dirichlet", "clients": 5, "alpha": 1.0, "minimum": 10},
+        "model": {"name": "mlp", "hidden": [16]},
+        "method": "fedavg",
+        "training": {"epochs": 2, "batch": 16, "optimiser": {"name": "sgd", "lr": 0.1, "momentum": 0.5}},
+    }
+    return Experiment.parse(table).but(method=method, **changes)
+
+
+def check_method(
+    method: Method,
+    experiment: Experiment | None = None,
+    *,
+    up: int | None = None,
+    down: int | None = None,
+    same_as: Method | None = None,
+    engines: Sequence[Callable[[], Engine]] = (lambda: Processes(1), lambda: Processes(2)),
+) -> Result:
+    """Raise a `ConformanceError` if the method breaks the contract; else give back the reference run.
+
+    Args:
+        method: the instance to check.
+        experiment: what to run it on; by default `small_experiment(method)`.
+        up: payload bytes that one client sends in one round, by your formula.
+        down: payload bytes that one client receives in one round.
+        same_as: another method whose final state this one must reproduce to the bit (a term switched off).
+        engines: where it must give the same bits as inline.
+
+    >>> from coterie.methods import FedAvg
+    >>> check_method(FedAvg(), up=4 * (64 * 16 + 16 + 16 * 10 + 10), engines=()).summary["rounds"]
+    3
+    """
+    check_frozen(method)
+    plan = (experiment or small_experiment(method)).but(method=method)
+    seen: list[Event] = []
+    reference = _run(plan, Inline(), seen.append)
+    _equal(reference, _run(plan, _Careful()), "its result changes when every task gets a fresh copy of the method: state is hidden on it")
+    _check_bytes(seen, up, down)
+    _check_missing_client(plan)
+    _check_resume(plan, reference)
+    for build in engines:
+        engine = build()
+        _equal(reference, _run(plan, engine), f"its result on {type(engine).__name__} differs from inline")
+    if same_as is not None:
+        other = _run(plan.but(method=same_as), Inline())
+        if other.state.digest() != reference.state.digest():
+            raise ConformanceError(f"{method} does not reduce to {same_as}: their final states differ")
+    return reference
+
+
+def check_frozen(method: Method) -> None:
+    """A method is a frozen dataclass that survives a pickle and can be a key."""
+    name = type(method).__name__
+    if not dataclasses.is_dataclass(method):
+        raise ConformanceError(f"{name} is not a dataclass")
+    if not type(method).__dataclass_params__.frozen:
+        raise ConformanceError(f"{name} is mutable: declare it @dataclass(frozen=True)")
+    try:
+        if pickle.loads(pickle.dumps(method)) != method:
+            raise ConformanceError(f"{name} comes back from a pickle as something else")
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConformanceError(f"{name} cannot be pickled, so no worker can have it: {error}") from None
+    try:
+        hash(method)
+    except TypeError as error:
+        raise ConformanceError(f"{name} has a mutable setting: {error}") from None
+
+
+class _CarefulPerformer(Performer):
+    """Gives each task a fresh copy of the method, and looks at what the task did to the world."""
+
+    def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        before = message.digest(), memory.digest(), pickle.dumps(self._method)
+        copy = type(self)(pickle.loads(before[2]), self._population, self._memories)
+        states = _global_states()
+        answer = Performer.call(copy, task, site, memory, message)
+        if _global_states() != states:
+            raise ConformanceError(f"task '{task}' draws from a global random generator; use site.rng(...)")
+        if message.digest() != before[0]:
+            raise ConformanceError(f"task '{task}' edits the message it received")
+        if memory.digest() != before[1]:
+            raise ConformanceError(f"task '{task}' edits its memory in place; return a new Record")
+        if pickle.dumps(copy._method) != before[2]:
+            raise ConformanceError(f"task '{task}' hides state on the method")
+        return answer
+
+
+class _Careful(Inline):
+    performer = _CarefulPerformer
+
+
+class _Missing(Inline):
+    """Loses the last client of every cohort."""
+
+    def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        *present, lost = jobs
+        yield from super().deliver(present)
+        yield Outcome(lost.client, error="it did not answer") if present else next(super().deliver([lost]))
+
+
+def _run(plan: Experiment, engine: Engine, *callbacks: Listener) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return run(plan, Path(folder) / "run", engine=engine, callbacks=callbacks)
+        except CoterieError as error:
+            found = _conformance(error)
+            raise found or error from None
+
+
+def _conformance(error: BaseException | None) -> ConformanceError | None:
+    """The broken rule behind an error, if that is what it was."""
+    while error is not None and not isinstance(error, ConformanceError):
+        error = error.__cause__
+    return error
+
+
+def _equal(reference: Result, other: Result, complaint: str) -> None:
+    if reference.summary["digest"] != other.summary["digest"]:
+        raise ConformanceError(complaint)
+
+
+def _check_bytes(seen: Sequence[Event], up: int | None, down: int | None) -> None:
+    """Every client's payload in every round, setup aside, is what the formula says."""
+    found: Counter[tuple[str, int, int]] = Counter()
+    for event in seen:
+        if event["event"] == "exchange" and event["round"] > 0:
+            found[event["direction"], event["round"], event["client"]] += event["payload_bytes"]
+    for (direction, round, client), payload in found.items():
+        declared = up if direction == "up" else down
+        if declared is not None and payload != declared:
+            raise ConformanceError(
+                f"client {client} moves {payload} payload bytes {direction} in round {round}, the formula says {declared}"
+            )
+
+
+def _check_missing_client(plan: Experiment) -> None:
+    rules = dataclasses.replace(plan.admission, faults="drop", quorum=0.1)
+    try:
+        _run(plan.but(admission=rules), _Missing())
+    except ConformanceError:
+        raise
+    except Exception as error:
+        raise ConformanceError(f"it does not survive a client that is missing: {type(error).__name__}: {error}") from error
+
+
+def _check_resume(plan: Experiment, reference: Result) -> None:
+    def stop(event: Event) -> None:
+        if event["event"] == "round" and event["round"] == plan.rounds - 1:
+            raise KeyboardInterrupt
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run(plan, Path(folder) / "run", engine=Inline(), callbacks=[stop])
+        except Interrupted:
+            _equal(reference, resume(Path(folder) / "run", engine=Inline()), "its result changes when the run is stopped and resumed")
+
+
+def _global_states() -> tuple[object, ...]:
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002
