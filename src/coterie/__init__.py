@@ -6,13 +6,30 @@
 2
 """
 
-from coterie.errors import CoterieError, RunError, UserError
-from coterie.experiment import Experiment
-from coterie.fit import CrossEntropy, Objective, Proximal, Training
-from coterie.method import Federation, Method, Reply, task, weighted_mean
-from coterie.record import Record
-from coterie.run import Result, resume, run
-from coterie.site import Site
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.errors import CoterieError, RunError, UserError
+    from coterie.experiment import Experiment
+    from coterie.fit import CrossEntropy, Objective, Proximal, Training
+    from coterie.method import Federation, Method, Reply, task, weighted_mean
+    from coterie.record import Record
+    from coterie.rounds import Result, resume, run
+    from coterie.site import Site
+
+_HOMES = {
+    "errors": ("CoterieError", "RunError", "UserError"),
+    "experiment": ("Experiment",),
+    "fit": ("CrossEntropy", "Objective", "Proximal", "Training"),
+    "method": ("Federation", "Method", "Reply", "task", "weighted_mean"),
+    "record": ("Record",),
+    "rounds": ("Result", "resume", "run"),
+    "site": ("Site",),
+}
+"""Where each public name lives: imported when it is first used, so that what only reads ledgers never waits for torch."""
 
 __all__ = [
     "CoterieError",
@@ -34,3 +51,10 @@ __all__ = [
     "task",
     "weighted_mean",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"coterie.{home}"), name)
+    raise AttributeError(f"module 'coterie' has no attribute '{name}'")

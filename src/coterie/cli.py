@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from coterie.data.cli import app as data_app
 from coterie.errors import CoterieError, UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Data sets: what is here, fetching, checking, pictures of partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = Console()
 
@@ -59,22 +59,17 @@ def run_command(
 ) -> None:
     """Run one experiment, or go on with one that was stopped."""
     from coterie.experiment import Experiment
-    from coterie.ledger import events
     from coterie.progress import watching
-    from coterie.run import LEDGER
-    from coterie.run import resume as resume_run
-    from coterie.run import run as run_new
+    from coterie.rounds import resume as resume_run
+    from coterie.rounds import run as run_new
+    from coterie.rounds import started
     from coterie.tables import amount, outcome
 
     if (experiment is None) == (resume is None):
         raise UserError("coterie run takes either an experiment or --resume FOLDER")
     if resume is not None and (overrides or out):
         raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
-    if resume is not None:
-        start = next(events(resume / LEDGER), {"experiment": {}})
-        plan = Experiment.parse(start["experiment"])
-    else:
-        plan = Experiment.load(str(experiment), overrides or ())
+    plan = started(resume) if resume is not None else Experiment.load(str(experiment), overrides or ())
     with watching(console, f"{plan.name} {plan.method.name}", plan.rounds, quiet=quiet or as_json) as callbacks:
         if resume is not None:
             result = resume_run(resume, data=data, callbacks=callbacks)

@@ -12,7 +12,7 @@ from coterie.experiment import Experiment
 from coterie.ledger import Listener
 from coterie.method import Method
 from coterie.methods import METHODS
-from coterie.run import LEDGER, Result, resume, run
+from coterie.rounds import LEDGER, Result, resume, run
 
 __all__ = ["Arm", "arms_of", "compare"]
 

@@ -151,15 +151,14 @@ class Coordinator(Federation):
                     admitted += 1
                     yield Reply(outcome.client, reply)
                 else:
-                    self.ledger.write("rejected", round=self.round, task=task, client=outcome.client, reason=problem)
+                    self._reject(task, outcome.client, problem)
                     objections.append(f"client {outcome.client}: {problem.splitlines()[0]}")
         finally:
             for path in letters:
                 path.unlink(missing_ok=True)
         if admitted < (needed := self.admission.needed(len(jobs))):
-            raise QuorumError(
-                f"round {self.round}, task '{task}': {admitted} of {len(jobs)} replies admitted, {needed} needed; {'; '.join(objections[:3])}"
-            )
+            why = "; ".join(objections[:3])
+            raise QuorumError(f"round {self.round}, task '{task}': {admitted} of {len(jobs)} replies admitted, {needed} needed; {why}")
 
     def _timed(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         """The same outcomes, with the wait for each on the clock."""
@@ -175,9 +174,7 @@ class Coordinator(Federation):
     def _open_reply(self, task: str, outcome: Outcome, like: Record) -> tuple[Record, str | None]:
         """Book what came, keep what the client kept, and say what is wrong with its reply, if anything."""
         if outcome.error is not None:
-            if self.admission.faults == "stop":
-                raise TaskError(outcome.error)
-            return EMPTY, outcome.error
+            return EMPTY, self._fault(outcome.error)
         self._remember(outcome.client, outcome.kept)
         self._observed.setdefault(outcome.client, []).extend(outcome.observations)
         try:
@@ -187,6 +184,15 @@ class Coordinator(Federation):
             return EMPTY, str(error)
         self._book(task, outcome.client, "up", self._kinds(reply), len(outcome.reply))
         return reply, objection(reply, like, self.admission)
+
+    def _fault(self, error: TaskError) -> str:
+        """A client that failed: the end of the run, or only of its part in it."""
+        if self.admission.faults == "stop":
+            raise error
+        return str(error)
+
+    def _reject(self, task: str, client: int, reason: str) -> None:
+        self.ledger.write("rejected", round=self.round, task=task, client=client, reason=reason)
 
     def _remember(self, client: int, version: str | None) -> None:
         before = self.memories.pop(client, None)
@@ -243,9 +249,10 @@ class Coordinator(Federation):
 
     def _visit(self, jobs: Sequence[Job], observed: dict[int, list[Observation]]) -> None:
         for outcome in self.engine.deliver(jobs):
-            if outcome.error is not None:
-                raise TaskError(outcome.error)
-            observed.setdefault(outcome.client, []).extend(outcome.observations)
+            if outcome.error is None:
+                observed.setdefault(outcome.client, []).extend(outcome.observations)
+            else:
+                self._reject(MEASURE, outcome.client, self._fault(outcome.error))
 
     def _write_down(self, protocol: str, observed: Mapping[int, Sequence[Observation]]) -> float | None:
         """One line a client and metric, then the mean over clients; the server's own model has no client."""

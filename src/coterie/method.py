@@ -152,9 +152,9 @@ def weighted_mean(replies: Iterable[Reply], group: str, weighting: Weighting = "
         for name, value in reply.record.group(group).tensors.items():
             dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
-                sums[name] = torch.maximum(sums[name], value) if name in sums else value.clone()
+                sums[name] = torch.maximum(sums[name], value) if name in sums else value
             elif name in sums:
-                sums[name].add_(value.double(), alpha=weight)
+                sums[name] += value.double() * weight
             else:
                 sums[name] = value.double() * weight
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})

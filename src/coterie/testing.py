@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coterie.engines import Engine, Inline, Job, Outcome, Processes
+from coterie.engines import Engine, Inline, Job, Outcome, Processes, TaskError
 from coterie.engines.base import Performer
 from coterie.errors import CoterieError
 from coterie.experiment import Experiment
 from coterie.ledger import Event, Listener
 from coterie.method import Method
 from coterie.record import Record
-from coterie.run import Interrupted, Result, resume, run
+from coterie.rounds import Interrupted, Result, resume, run
 from coterie.site import Site
 
 __all__ = ["ConformanceError", "check_method", "small_experiment"]
@@ -139,7 +139,7 @@ class _Missing(Inline):
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         *present, lost = jobs
         yield from super().deliver(present)
-        yield Outcome(lost.client, error="it did not answer") if present else next(super().deliver([lost]))
+        yield Outcome(lost.client, error=TaskError(f"{lost}: it did not answer")) if present else next(super().deliver([lost]))
 
 
 def _run(plan: Experiment, engine: Engine, *callbacks: Listener) -> Result:

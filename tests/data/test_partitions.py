@@ -295,13 +295,16 @@ def test_fccl_has_four_domains_of_different_sizes() -> None:
     assert Domains(clients=8, samples=(150, 80, 5000, 1801)).deal(pool, 0).train.sizes.tolist() == [75, 75, 40, 40, 2500, 2500, 901, 900]
 
 
-def test_dirichlet_slices_have_the_clients_own_proportions(mnist: Pool) -> None:
-    deal = Dirichlet(clients=20, alpha=0.3).deal(mnist, 0)
+@pytest.mark.parametrize(("clients", "least", "most"), [(2, 1000, 5000), (20, 500, 500), (500, 100, 100)])
+def test_dirichlet_slices_have_the_clients_own_proportions(mnist: Pool, clients: int, least: int, most: int) -> None:
+    deal = Dirichlet(clients=clients, alpha=0.3).deal(mnist, 0)
     for client, rows in enumerate(deal.train):
         tests = deal.tests[deal.test_of[client]]
         own = np.bincount(mnist.y[rows], minlength=10) / len(rows)
         assert np.abs(np.bincount(mnist.y[tests], minlength=10) - own * len(tests)).max() <= 1
-        assert 100 <= len(tests) <= 500
+        assert least <= len(tests) <= most
+    uses = np.bincount(deal.tests.flat, minlength=len(mnist))[mnist.train :]
+    assert all(np.ptp(uses[mnist.y[mnist.train :] == kind]) <= 1 for kind in range(10)), "all test rows take their turn"
 
 
 def test_dirichlet_runs_from_one_class_to_iid(mnist: Pool) -> None:

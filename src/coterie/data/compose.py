@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from coterie.data.pool import Pool, Rows
 from coterie.errors import UserError
@@ -114,6 +113,8 @@ def resample(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 def stretch(rows: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
     """All rows of N x H x W at another width, in one call: a row does not see its neighbours."""
+    from PIL import Image  # here, because few runs need it
+
     n, h, w = rows.shape
     image = Image.fromarray(np.ascontiguousarray(rows).reshape(n * h, w))
     return np.asarray(image.resize((width, n * h), Image.Resampling.BILINEAR)).reshape(n, h, width)

@@ -7,6 +7,7 @@ amounts: both are safe for colour-blind eyes and on paper.
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -66,6 +67,9 @@ def draw(pool: Pool, deal: Deal, title: str = "") -> Figure:
     if deal.domain_of is not None:
         marks = [Patch(color=_colour(d), label=domain) for d, domain in enumerate(pool.domains)]
         figure.legend(handles=marks, loc="outside lower center", ncols=min(4, len(marks)), fontsize=7, frameon=False, handlelength=1)
+    if pool.note:
+        wrapped = textwrap.fill(pool.note, int(24 * (figure.get_figwidth() - 1.3)))  # 24 letters an inch at this size
+        figure.axes[0].set_title(wrapped, fontsize=6, color=GREY, loc="left", pad=10)
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure
 

@@ -8,7 +8,6 @@ checkpoint no longer needs it. So any worker can do any job, twice if need be, a
 from __future__ import annotations
 
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,21 @@ from coterie.method import Method, find_task
 from coterie.record import EMPTY, Record, encode, read, write
 from coterie.site import Bench, Observation, Population, Site
 
-__all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "failure", "memory_file"]
+__all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "memory_file"]
 
 MEASURE = "@measure"
 """The one job that is not a task of the method: measure what `Method.models` offers at a site."""
 
 
 class TaskError(RunError):
-    """A client's task raised; the sentence names client, task and round."""
+    """A client's task raised; the sentence names client, task and round, the cause or a note has the client's traceback."""
+
+    @classmethod
+    def at(cls, job: Job, cause: Exception) -> TaskError:
+        """What `cause` looks like from the server."""
+        error = cls(f"{job}: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Outcome:
     """The version of the memory it left; None where it keeps nothing."""
     observations: list[Observation] = field(default_factory=list)
     seconds: float = 0.0
-    error: str | None = None
+    error: TaskError | None = None
     """What went wrong, where something did."""
 
 
@@ -139,7 +145,7 @@ class Performer:
         self._bench = Bench()
 
     def perform(self, job: Job) -> Outcome:
-        """Do it; an exception of the client's code becomes a `TaskError` that names client, task and round."""
+        """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
         began = time.perf_counter()
         site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted))
         message = read(Path(job.message))
@@ -153,7 +159,7 @@ class Performer:
                 reply, memory = self.call(job.task, site, memory, message)
                 kept = self._memories.put(job.client, job.keep, memory)
         except Exception as error:
-            raise TaskError(f"{job}: {type(error).__name__}: {error}") from error
+            return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
         return Outcome(job.client, encode(reply), kept, site.observations, time.perf_counter() - began)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
@@ -170,6 +176,9 @@ def _checked(answer: object) -> tuple[Record, Record]:
 class Engine(ABC):
     """Delivers jobs. All engines give the same bits."""
 
+    def warm(self) -> None:  # noqa: B027 (most engines have nothing to begin)
+        """Begin what takes long and needs no stage, while the caller loads data."""
+
     @abstractmethod
     def open(self, stage: Stage) -> None:
         """Get ready for a run."""
@@ -181,10 +190,3 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of everything; may be called twice."""
-
-
-def failure(job: Job, error: TaskError) -> Outcome:
-    """The outcome of a job that raised, with the client's own traceback behind the sentence."""
-    cause = error.__cause__
-    lines = "".join(traceback.format_exception(cause)) if cause else ""
-    return Outcome(job.client, error=f"{error}\n{lines}".rstrip())

@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import signal
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage, TaskError, failure
+from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage, TaskError
 from coterie.errors import RunError
 from coterie.fit import Scores
 from coterie.method import Method
@@ -48,10 +49,7 @@ def serve(pipe: Connection, method: Method, plan: Plan, folder: Path, budget: in
             ticket, job = _job(pipe.recv_bytes())
         except (EOFError, OSError):
             return
-        try:
-            outcome = performer.perform(job)
-        except TaskError as error:
-            outcome = failure(job, error)
+        outcome = performer.perform(job)
         try:
             pipe.send_bytes(_header(ticket, outcome))
             pipe.send_bytes(outcome.reply)
@@ -66,13 +64,18 @@ def _job(data: bytes) -> tuple[int, Job]:
 
 
 def _header(ticket: int, outcome: Outcome) -> bytes:
-    fields = dataclasses.asdict(dataclasses.replace(outcome, reply=b""))
-    return json.dumps({"ticket": ticket, **fields, "reply": None}).encode()
+    fields = dataclasses.asdict(dataclasses.replace(outcome, reply=b"", error=None)) | {"ticket": ticket, "reply": None}
+    if outcome.error is not None:
+        fields |= {"error": str(outcome.error), "trace": "".join(traceback.format_exception(outcome.error.__cause__))}
+    return json.dumps(fields).encode()
 
 
 def _outcome(header: bytes, reply: bytes) -> tuple[int, Outcome]:
     fields = json.loads(header)
-    ticket = fields.pop("ticket")
+    ticket, trace = fields.pop("ticket"), fields.pop("trace", "")
+    if fields["error"] is not None:
+        fields["error"] = TaskError(fields["error"])
+        fields["error"].add_note(trace)
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
     return ticket, Outcome(**{**fields, "reply": reply, "observations": seen})
 
@@ -102,7 +105,9 @@ class Processes(Engine):
         self._context = multiprocessing.get_context("forkserver")
         # Workers are forked from a server that has imported everything; torch's optimisers would import _dynamo, for seconds.
         self._context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
-        forkserver.ensure_running()  # type: ignore[attr-defined]
+
+    def warm(self) -> None:
+        forkserver.ensure_running()
 
     @property
     def pids(self) -> list[int]:

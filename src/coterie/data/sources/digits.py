@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
-from sklearn.datasets import load_digits
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
@@ -41,6 +40,8 @@ class Digits(Source):
         return Found((), self.samples)
 
     def read(self, found: Found) -> Pool:
+        from sklearn.datasets import load_digits  # here, because it takes seconds
+
         values, y = load_digits(return_X_y=True)
         x = np.rint(values * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
         nth = np.zeros(len(y), np.int64)

@@ -16,7 +16,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -33,6 +32,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 def read_pictures(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
     """Pictures as colour squares, N x 3 x size x size."""
+    from PIL import Image  # here, because few runs need it
+
     x = np.empty((len(paths), 3, size, size), np.uint8)
     for row, path in zip(x, paths, strict=True):
         try:
@@ -166,6 +167,10 @@ class Pacs(Folder):
     samples: ClassVar[tuple[int, int]] = (9_991, 0)
 
     path: str = "pacs"
+
+    def note(self, held: int) -> str:
+        """Also that it stands where the papers have Office-Home, which has the same layout."""
+        return "; ".join(filter(None, ("PACS in place of Office-Home", super().note(held))))
 
 
 @dataclass(frozen=True, config=STRICT)

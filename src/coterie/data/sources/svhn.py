@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
-from scipy.io import loadmat
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Parted
@@ -22,6 +21,8 @@ ROOT = "http://ufldl.stanford.edu/housenumbers/"
 
 def read_mat(path: Path) -> Block:
     """Pictures (stored H x W x C x N) and labels of one file."""
+    from scipy.io import loadmat  # here, because few runs need it
+
     with reading(path):
         held = loadmat(path, variable_names=["X", "y"])
         if "X" not in held or "y" not in held:

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
-from sklearn.datasets import load_svmlight_file
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Found, Source
@@ -26,6 +25,8 @@ ROOT = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"
 
 def read_libsvm(path: Path) -> Block:
     """Pictures of 16x16 and labels 0..9."""
+    from sklearn.datasets import load_svmlight_file  # here, because it takes seconds
+
     with reading(path):
         sparse, labels = load_svmlight_file(str(path), n_features=256, zero_based=False)
         values = sparse.toarray()

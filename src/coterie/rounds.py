@@ -28,7 +28,7 @@ from coterie.seeds import generator
 from coterie.site import Population
 from coterie.summary import summarise
 
-__all__ = ["Interrupted", "Result", "new_folder", "resume", "run"]
+__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
 
 CHECKPOINT = "checkpoint.safetensors"
 LEDGER = "ledger.jsonl"
@@ -81,6 +81,7 @@ def run(
     ['checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
     chosen = engine or experiment.engine.build()
+    chosen.warm()
     population = experiment.population(data)
     where = new_folder(experiment) if folder is None else Path(folder)
     if where.exists() and any(where.iterdir()):
@@ -95,10 +96,9 @@ def run(
 def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been."""
     where = Path(folder)
-    first = next(events(where / LEDGER), None)
-    if first is None or first["event"] != "start":
-        raise UserError(f"the ledger in {where} has no first line to resume from; start again in another folder")
-    experiment = Experiment.parse(first["experiment"])
+    experiment = started(where)
+    chosen = engine or experiment.engine.build()
+    chosen.warm()
     population = experiment.population(data)
     checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
     dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
@@ -106,7 +106,15 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
         if checkpoint is None or not checkpoint["done"]:
             at = int(checkpoint.number("round")) if checkpoint else 0
             ledger.write("resume", round=at, dropped_bytes=dropped, versions=_versions())
-        return _go(experiment, population, where, ledger, engine or experiment.engine.build(), checkpoint)
+        return _go(experiment, population, where, ledger, chosen, checkpoint)
+
+
+def started(folder: Path) -> Experiment:
+    """The experiment whose run lies in a folder."""
+    first = next(events(folder / LEDGER), None)
+    if first is None or first["event"] != "start":
+        raise UserError(f"the ledger in {folder} has no first line to resume from; start again in another folder")
+    return Experiment.parse(first["experiment"])
 
 
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None) -> Result:

@@ -1,0 +1,101 @@
+"""What the design promises about the source itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import coterie
+
+SOURCE = Path(coterie.__file__).parent
+LAYERS = [
+    {"errors"},
+    {"named", "record", "seeds", "ledger"},
+    {"summary", "data", "models", "optim"},
+    {"fit", "tables", "progress"},
+    {"site"},
+    {"method"},
+    {"methods", "engines", "admission"},
+    {"federation", "experiment"},
+    {"rounds"},
+    {"compare", "testing"},
+    {"cli"},
+    {"__main__"},
+]
+"""From what everything may import to what nothing may."""
+
+
+def part(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("coterie"):
+            found |= {f"coterie.{alias.name}" for alias in node.names} if node.module == "coterie" else {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("coterie.")}
+    return found
+
+
+def files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path) -> None:
+    level = {name: index for index, layer in enumerate(LAYERS) for name in layer}
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if own == "__init__":  # the public surface, which gathers from everywhere
+        return
+    assert own in level, f"{own} has no place in LAYERS"
+    for module in imports(path):
+        other = part(module)
+        if other != own:
+            assert level[other] < level[own], f"{path.name} imports {module}"
+
+
+def test_there_is_one_training_loop() -> None:
+    calls = [
+        str(path.relative_to(SOURCE))
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "backward"
+    ]
+    assert calls == ["fit.py"]
+
+
+@pytest.mark.parametrize("module", ["coterie.ledger", "coterie.summary", "coterie.tables", "coterie.progress"])
+def test_what_reads_ledgers_does_not_need_torch(module) -> None:
+    code = f"import sys, {module}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_extras_are_never_imported_when_a_module_is(path) -> None:
+    extras = {"flwr", "ray", "tensorboard", "mlflow", "datasets", "torchvision"}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            assert not {name.split(".")[0] for name in names} & extras
+
+
+def test_public_names_have_docstrings() -> None:
+    for name in coterie.__all__:
+        assert (getattr(coterie, name).__doc__ or "").strip(), name
+
+
+def test_the_public_surface() -> None:
+    assert sorted(coterie.__all__) == sorted(name for names in coterie._HOMES.values() for name in names)
+    assert all(hasattr(coterie, name) for name in coterie.__all__)
+    for path in files():
+        tree = ast.parse(path.read_text())
+        if not path.name.startswith("__"):
+            assert any(isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__" for node in tree.body), path.name
+            assert ast.get_docstring(tree), path.name

@@ -1,0 +1,102 @@
+"""Every registered method through the public conformance suite, its bytes by formula, its reductions to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie.errors import UserError
+from coterie.experiment import Experiment
+from coterie.method import Reply, weighted_mean
+from coterie.methods import METHODS, Centralised, FedAvg, FedProx, Local
+from coterie.record import Record
+from coterie.rounds import run
+from coterie.site import SERVER, Bench
+from coterie.testing import check_method, small_experiment
+
+MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
+"""Payload bytes of the small experiment's network: float32 weights and biases of 64-16-10."""
+
+
+@pytest.mark.parametrize(
+    ("method", "formula"),
+    [
+        (FedAvg(), {"up": MODEL, "down": MODEL}),
+        (FedAvg(weighting="uniform"), {"up": MODEL, "down": MODEL}),
+        (FedProx(mu=0.1), {"up": MODEL, "down": MODEL}),
+        (FedProx(mu=0.0), {"up": MODEL, "down": MODEL, "same_as": FedAvg()}),
+        (Local(), {"up": 0, "down": 0}),
+        (Centralised(), {"up": 0, "down": 0}),
+    ],
+)
+def test_conformance(method, formula) -> None:
+    check_method(method, **formula)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Local(), Centralised()])
+def test_conformance_with_a_kept_optimiser(method) -> None:
+    plan = small_experiment(method)
+    check_method(method, plan.but(training=plan.training.but(state="kept")))
+
+
+def test_every_registered_method_is_checked() -> None:
+    checked = {FedAvg, FedProx, Local, Centralised}
+    assert set(METHODS.specs.values()) == checked
+
+
+def test_fedprox_pulls_towards_the_server(tmp_path) -> None:
+    """The larger mu, the closer one round of local training stays to the model it started from."""
+
+    def distance(mu: float) -> float:
+        plan = small_experiment(FedProx(mu=mu), rounds=1).but(cohort=1.0)
+        start = plan.population().site(SERVER, 0, Bench()).fresh().tensors
+        end = run(plan, tmp_path / str(mu)).state.group("model").tensors
+        return sum(float((end[name] - start[name]).square().sum()) for name in start)
+
+    assert distance(0.0) > distance(1.0) > distance(5.0)
+
+
+def test_local_is_each_client_alone(tmp_path) -> None:
+    """With one client, `local` and FedAvg train on the same data; nothing crosses between clients."""
+    plan = small_experiment(Local()).but(cohort=1.0)
+    together = run(plan, tmp_path / "a")
+    memories = sorted(path.name.split(".")[0] for path in (tmp_path / "a" / "memory").iterdir())
+    assert memories == ["0", "1", "2", "3", "4"]
+    assert together.summary["bytes"]["up"] == together.summary["bytes"]["down"] == 0
+
+
+def test_centralised_books_the_data_it_gathers(tmp_path) -> None:
+    result = run(small_experiment(Centralised()), tmp_path / "run")
+    assert result.summary["bytes"]["setup_up"] == 300 * (64 + 8)
+    assert result.summary["bytes"]["by_kind"] == {"data": 300 * 72}
+    with pytest.raises(UserError, match="own order of pixels"):
+        run(small_experiment(Centralised()).but(partition={"name": "permuted", "clients": 5}), tmp_path / "other")
+
+
+def test_different_architectures_in_one_federation(tmp_path) -> None:
+    models = ["mlp", {"name": "mlp", "hidden": [5]}, {"name": "mlp", "hidden": [7, 7]}]
+    result = run(small_experiment(Local()).but(model=models, cohort=1.0), tmp_path / "run")
+    assert result.accuracy("local_post") > 0.3
+    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: local"):
+        run(small_experiment(FedAvg()).but(model=models), tmp_path / "no")
+
+
+def test_mean_keeps_counters_integral_and_averages_running_statistics() -> None:
+    def reply(client: int, mean: float, count: int, examples: int) -> Reply:
+        state = {"bn.running_mean": torch.tensor([mean]), "bn.num_batches_tracked": torch.tensor(count)}
+        return Reply(client, Record(model=state, examples=examples))
+
+    merged = weighted_mean([reply(0, 1.0, 7, 1), reply(1, 5.0, 9, 3)], "model").tensors
+    assert merged["bn.running_mean"].item() == 4.0
+    assert merged["bn.num_batches_tracked"].item() == 9
+    assert merged["bn.num_batches_tracked"].dtype == torch.int64
+    uniform = weighted_mean([reply(0, 1.0, 7, 1), reply(1, 5.0, 9, 3)], "model", "uniform").tensors
+    assert uniform["bn.running_mean"].item() == 3.0
+
+
+def test_fedavg_learns_real_digits(tmp_path) -> None:
+    plan = Experiment.load("digits-two-class", ["engine.name=inline", "rounds=12"])
+    result = run(plan, tmp_path / "run")
+    curve = result.summary["protocols"]["global"]["accuracy"]
+    assert curve["best"] > 0.5
+    assert result.accuracy("local_post") > result.accuracy("local_pre")
