@@ -16,11 +16,11 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie.engines import Inline
+from coterie.engines import Inline, Processes
 from coterie.errors import UserError
 from coterie.experiment import Experiment, Newcomers
 from coterie.ledger import events
-from coterie.method import task
+from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
 from coterie.rounds import Interrupted, new_folder, resume, run
@@ -299,7 +299,7 @@ rng = np.random.default_rng(0)
 np.savez(path, x_train=rng.integers(0, 256, (40000, 8, 8), dtype=np.uint8), y_train=rng.integers(0, 10, 40000).astype(np.uint8),
          x_test=rng.integers(0, 256, (500, 8, 8), dtype=np.uint8), y_test=np.arange(500, dtype=np.uint8) % 10)
 from coterie import Experiment, run
-from coterie.engines import Inline
+from coterie.engines import Inline, Processes
 plan = Experiment.parse(dict(name="many", rounds=6, cohort=20, data=dict(source=dict(name="npz", path=path)), model="mlp", method="local",
                              partition=dict(name="shards", clients={clients}), evaluation=dict(every=6)))
 began = time.perf_counter()
@@ -315,3 +315,30 @@ print(before[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_c
     few, many = peaks[1000], peaks[10_000]
     assert many[1] - many[0] <= (few[1] - few[0]) + 5_000, f"growth over five rounds in kB: {few} and {many}"
     assert many[1] <= few[1] * 1.1
+
+
+class Shows(FedAvg):
+    """Puts arrays on show, from a client and from the server."""
+
+    name: ClassVar[str] = "shows"
+    exhibits: ClassVar = {"bias": Exhibit("Biases", "lines", x="round"), "count": Exhibit("Rounds so far", "bars")}
+
+    def round(self, state, fed):
+        fed.server.show("count", torch.tensor([float(fed.round)]))
+        return super().round(state, fed)
+
+    @task
+    def train(self, site, memory, message):
+        reply, memory = super().train(site, memory, message)
+        site.show("bias", reply.group("model").tensors["head.bias"])
+        return reply, memory
+
+
+@pytest.mark.parametrize("engine", [Inline, lambda: Processes(2)], ids=["inline", "processes"])
+def test_exhibits_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
+    result = run(small_experiment(Shows(), rounds=4).but(evaluation={"every": 2}), tmp_path / "run", engine=engine())
+    shown = [line for line in ledger(tmp_path / "run") if line["event"] == "exhibit"]
+    assert {(line["round"], line["name"]) for line in shown} == {(r, n) for r in (2, 4) for n in ("bias", "count")}
+    assert all(len(line["values"]) == (10 if line["name"] == "bias" else 1) for line in shown)
+    assert {(line["title"], line["draw"]) for line in shown} == {("Biases", "lines"), ("Rounds so far", "bars")}
+    assert result.summary["bytes"]["up"] == 12 * 4840

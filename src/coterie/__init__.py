@@ -1,8 +1,8 @@
 """Coterie: federated learning for clients that differ, in their data, in their models, in what they want.
 
->>> import tempfile
->>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
->>> run(experiment, tempfile.mkdtemp()).summary["rounds"]
+>>> import coterie, tempfile
+>>> experiment = coterie.Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
+>>> coterie.run(experiment, tempfile.mkdtemp()).summary["rounds"]
 2
 """
 

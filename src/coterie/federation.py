@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -80,7 +80,7 @@ class Coordinator(Federation):
     def begin(self, round: int, cohort: Sequence[int], wanted: Sequence[str]) -> None:
         """Enter a round."""
         self.round, self.cohort, self._wanted = round, cohort, tuple(wanted)
-        self.server = self.population.site(SERVER, round, self._bench)
+        self.server = self.population.site(SERVER, round, self._bench, exhibiting=bool(wanted))
         self._asked = 0
         self._observed = {}
         self.seconds.clear()
@@ -90,6 +90,8 @@ class Coordinator(Federation):
         if self._open is not None:
             self._open.drain()
             self._open = None
+        self._exhibit(None, self.server.shown)
+        self.server.shown.clear()
 
     def ask(
         self,
@@ -114,6 +116,7 @@ class Coordinator(Federation):
                 memory=self.memories.get(client),
                 keep=f"{self.round}-{self._asked}",
                 wanted=observed,
+                exhibiting=bool(self._wanted),
                 cost=int(sizes[client]),
             )
             for client in asked
@@ -177,6 +180,7 @@ class Coordinator(Federation):
             return EMPTY, self._fault(outcome.error)
         self._remember(outcome.client, outcome.kept)
         self._observed.setdefault(outcome.client, []).extend(outcome.observations)
+        self._exhibit(outcome.client, outcome.shown)
         try:
             reply = decode(outcome.reply)
         except RecordError as error:
@@ -184,6 +188,11 @@ class Coordinator(Federation):
             return EMPTY, str(error)
         self._book(task, outcome.client, "up", self._kinds(reply), len(outcome.reply))
         return reply, objection(reply, like, self.admission)
+
+    def _exhibit(self, client: int | None, shown: Mapping[str, Any]) -> None:
+        for name, values in shown.items():
+            how = asdict(self.stage.method.exhibits[name])
+            self.ledger.write("exhibit", round=self.round, client=client, name=name, **how, values=values)
 
     def _fault(self, error: TaskError) -> str:
         """A client that failed: the end of the run, or only of its part in it."""

@@ -20,7 +20,7 @@ from coterie.named import Spec
 from coterie.record import EMPTY, Record
 from coterie.site import Population, Site
 
-__all__ = ["Federation", "Method", "Reply", "Task", "Weighting", "find_task", "task", "tasks_of", "weighted_mean"]
+__all__ = ["Exhibit", "Federation", "Method", "Reply", "Task", "Weighting", "find_task", "task", "tasks_of", "weighted_mean"]
 
 Task = Callable[[Site, Record, Record], tuple[Record, Record]]
 Weighting = Literal["samples", "uniform"]
@@ -37,6 +37,22 @@ def tasks_of(method: Method) -> dict[str, Task]:
     """The tasks of a method by name."""
     names = (name for name in dir(type(method)) if getattr(getattr(type(method), name), "__coterie_task__", False))
     return {name: getattr(method, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """How an array that a method puts on show (`site.show`) is drawn.
+
+    >>> Exhibit("Fusion weights", "lines", x="round", y="weight").draw
+    'lines'
+    """
+
+    title: str
+    draw: Literal["lines", "bars", "heatmap", "pictures"]
+    """`lines`: a vector (or number) a round, each entry a line over rounds; `bars`: a vector, the latest round's; `heatmap`: a matrix,
+    the latest round's; `pictures`: N x height x width grey levels in [0, 1]."""
+    x: str = ""
+    y: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,8 @@ class Method(Spec):
     """Evaluation protocols this method has a model for; the first is its headline."""
     observes: ClassVar[tuple[str, ...]] = ()
     """Those of them that its tasks measure themselves, with `site.observe`."""
+    exhibits: ClassVar[Mapping[str, Exhibit]] = {}
+    """Arrays that tasks (or `round`, on `fed.server`) may put on show with `site.show(name, values)`, and how each is drawn."""
     needs_public: ClassVar[bool] = False
     mixes_architectures: ClassVar[bool] = False
     """Whether clients may have different architectures."""

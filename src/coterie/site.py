@@ -75,6 +75,9 @@ class Site:
     wanted: frozenset[str] = frozenset()
     """The protocols under which this visit is to be observed."""
     observations: list[Observation] = field(default_factory=list)
+    exhibiting: bool = False
+    """Whether this visit may show exhibits."""
+    shown: dict[str, Any] = field(default_factory=dict)
 
     def rng(self, *purpose: str | int) -> torch.Generator:
         """A generator that only (run, round, client, purpose) decide."""
@@ -128,6 +131,11 @@ class Site:
             for domain, data in self._exam(protocol):
                 self.observations.append(Observation(protocol, self.score(params, data, span), domain))
 
+    def show(self, name: str, values: Tensor) -> None:
+        """Put an array on show under one of the method's `exhibits`; it reaches the ledger and the report, not the message."""
+        if self.exhibiting:
+            self.shown[name] = values.tolist()
+
     def _exam(self, protocol: str) -> Iterator[tuple[str | None, Examples]]:
         """What a protocol tests on: own test slice, own validation split, or every other domain's test set."""
         if protocol == "inter":
@@ -168,10 +176,10 @@ class Population:
         """How many clients are registered."""
         return self.deal.clients
 
-    def site(self, client: int, round: int, bench: Bench, wanted: frozenset[str] = frozenset()) -> Site:
+    def site(self, client: int, round: int, bench: Bench, wanted: frozenset[str] = frozenset(), exhibiting: bool = False) -> Site:
         """The Site of a client, or of the server."""
         if client == SERVER:
-            return self._server(round, bench, wanted)
+            return self._server(round, bench, wanted, exhibiting)
         deal, domains = self.deal, self.pool.domains
         pixels = None if deal.permutation is None else deal.permutation[client]
         domain = None if deal.domain_of is None else domains[int(deal.domain_of[client])]
@@ -190,9 +198,10 @@ class Population:
             domain=domain,
             tests=self._tests_by_domain() if "inter" in wanted else {},
             wanted=wanted,
+            exhibiting=exhibiting,
         )
 
-    def _server(self, round: int, bench: Bench, wanted: frozenset[str]) -> Site:
+    def _server(self, round: int, bench: Bench, wanted: frozenset[str], exhibiting: bool) -> Site:
         nothing = self._examples(np.empty(0, np.int64))
         return Site(
             id=SERVER,
@@ -207,6 +216,7 @@ class Population:
             dtype=self.plan.dtype,
             public=self._public(),
             wanted=wanted,
+            exhibiting=exhibiting,
         )
 
     def pooled(self, clients: Iterable[int]) -> Examples:

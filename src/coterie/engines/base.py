@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.errors import RunError
 from coterie.method import Method, find_task
@@ -53,6 +54,8 @@ class Job:
     """Protocols to observe on this visit."""
     span: tuple[int, int] | None = None
     """Of a long test set, the examples to measure."""
+    exhibiting: bool = False
+    """Whether the task may put arrays on show."""
     cost: int = 1
     """How long it may take, relative to others: longest jobs go first."""
 
@@ -71,6 +74,8 @@ class Outcome:
     kept: str | None = None
     """The version of the memory it left; None where it keeps nothing."""
     observations: list[Observation] = field(default_factory=list)
+    shown: dict[str, Any] = field(default_factory=dict)
+    """What the task put on show, by exhibit."""
     seconds: float = 0.0
     error: TaskError | None = None
     """What went wrong, where something did."""
@@ -147,7 +152,7 @@ class Performer:
     def perform(self, job: Job) -> Outcome:
         """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
         began = time.perf_counter()
-        site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted))
+        site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted), job.exhibiting)
         message = read(Path(job.message))
         try:
             memory = self._memories.get(job.client, job.memory)
@@ -160,7 +165,7 @@ class Performer:
                 kept = self._memories.put(job.client, job.keep, memory)
         except Exception as error:
             return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
-        return Outcome(job.client, encode(reply), kept, site.observations, time.perf_counter() - began)
+        return Outcome(job.client, encode(reply), kept, site.observations, site.shown, time.perf_counter() - began)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""
