@@ -18,7 +18,7 @@ LAYERS = [
     {"summary", "data", "models", "optim"},
     {"fit", "tables", "progress"},
     {"site"},
-    {"method"},
+    {"method", "terms"},
     {"methods", "engines", "admission"},
     {"federation", "experiment"},
     {"rounds"},

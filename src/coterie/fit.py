@@ -189,6 +189,7 @@ def fit(
     frozen: Mapping[str, Frozen] | None = None,
     carried: Record = EMPTY,
     trainable: Callable[[str], bool] = lambda name: True,
+    step: type[Step] = Step,
 ) -> Fitted:
     """Train `model` from `start` on `data` for `training.epochs` epochs.
 
@@ -203,6 +204,7 @@ def fit(
         frozen: functions whose outputs the objective finds in `step.frozen`.
         carried: what an earlier `fit` returned as `carried`.
         trainable: which parameters move, by name.
+        step: how features and logits come about, where that is not `model(x)`.
     """
     model.load_state_dict(start.tensors)
     model.train()
@@ -219,7 +221,7 @@ def fit(
             losses = []
             for chosen in batches_of(model, len(data), training, seed, epoch):
                 x, y = data.batch(chosen, generator(seed, "augment", epoch, steps) if training.augment != "none" else None)
-                loss = objective(Step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()}))
+                loss = objective(step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()}))
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.clip is not None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.errors import UserError, nearest
-from coterie.fit import CrossEntropy
+from coterie.fit import CrossEntropy, Fitted, Training
+from coterie.models import Architecture
 from coterie.named import Spec
 from coterie.record import EMPTY, Record
 from coterie.site import Population, Site
@@ -132,14 +133,26 @@ class Method(Spec):
         """What a newcomer receives when it joins; its `model` is where the newcomer starts, if there is one."""
         return EMPTY
 
+    def join(self, site: Site, message: Record) -> Record:
+        """Where a newcomer starts: from the model it was given, or afresh."""
+        return message.group("model") or site.fresh()
+
+    def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
+        """How a newcomer trains."""
+        return site.fit(start, CrossEntropy(), carried=carried, training=training, purpose=purpose)
+
+    def network(self, base: Architecture) -> Architecture:
+        """The network this method trains where an experiment names `base`."""
+        return base
+
     @task
     def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """A newcomer trains alone from what it was given; accuracy on its own test slice after every epoch."""
-        params = message.group("model") if "model" in message else site.fresh()
+        params = self.join(site, message)
         one_epoch = site.training.but(epochs=1, state="kept")
         carried, curve = EMPTY, [site.score(params).values()["accuracy"]]
         for epoch in range(int(message.number("epochs"))):
-            fitted = site.fit(params, CrossEntropy(), training=one_epoch, carried=carried, purpose=f"adapt/{epoch}")
+            fitted = self.tune(site, params, carried, one_epoch, f"adapt/{epoch}")
             params, carried = fitted.params, fitted.carried
             curve.append(site.score(params).values()["accuracy"])
         return Record(curve=torch.tensor(curve, dtype=torch.float64)), memory

@@ -7,7 +7,7 @@ number into its Site. Its arrays can be laid into a folder and mapped by every w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.data.examples import Examples
 from coterie.data.pool import Deal, Pool, Ragged, Rows
-from coterie.fit import Fitted, Frozen, Objective, Scores, Training, fit, frozen, outputs_of, score, snapshot
+from coterie.fit import Fitted, Frozen, Objective, Scores, Step, Training, fit, frozen, outputs_of, score, snapshot
 from coterie.models import Architecture
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
@@ -103,6 +103,8 @@ class Site:
         frozen: Mapping[str, Frozen] | None = None,
         model: nn.Module | None = None,
         purpose: str = "train",
+        trainable: Callable[[str], bool] = lambda name: True,
+        step: type[Step] = Step,
     ) -> Fitted:
         """Train on this site's data (or `data`) from `start`; see `coterie.fit.fit`."""
         return fit(
@@ -115,6 +117,8 @@ class Site:
             round=max(self.round, 1),
             frozen=frozen,
             carried=carried,
+            trainable=trainable,
+            step=step,
         )
 
     def predict(self, params: Record, data: Examples, slot: str = "model") -> Tensor:

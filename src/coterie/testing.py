@@ -114,8 +114,8 @@ class _CarefulPerformer(Performer):
     """Gives each task a fresh copy of the method, and looks at what the task did to the world."""
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        before = message.digest(), memory.digest(), pickle.dumps(self._method)
-        copy = type(self)(pickle.loads(before[2]), self._population, self._memories)
+        copy = type(self)(pickle.loads(pickle.dumps(self._method)), self._population, self._memories)
+        before = message.digest(), memory.digest(), pickle.dumps(copy._method)
         states = _global_states()
         answer = Performer.call(copy, task, site, memory, message)
         if _global_states() != states:

@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from coterie.fit import CrossEntropy, Objective
+from coterie.fit import CrossEntropy, Frozen, Objective
 from coterie.method import Federation, Method, Weighting, task, weighted_mean
 from coterie.named import STRICT
 from coterie.record import Record
 from coterie.site import SERVER, Site
+from coterie.terms import Terms
 
 __all__ = ["FedAvg"]
 
@@ -25,7 +26,7 @@ class FedAvg(Method):
     """Federated averaging.
 
     >>> FedAvg(weighting="uniform")
-    FedAvg(weighting='uniform')
+    FedAvg(weighting='uniform', terms=())
     """
 
     name: ClassVar[str] = "fedavg"
@@ -33,6 +34,8 @@ class FedAvg(Method):
     observes: ClassVar[tuple[str, ...]] = ("local_pre", "local_post")
 
     weighting: Weighting = "samples"
+    terms: Terms = ()
+    """What clients add to their loss, beside what the method itself adds."""
 
     def start(self, fed: Federation) -> Record:
         return Record(model=fed.server.fresh())
@@ -46,13 +49,21 @@ class FedAvg(Method):
         """Local training from the server's model; the client keeps nothing but, if asked to, its optimiser's state."""
         start = message.group("model")
         site.observe("local_pre", start)
-        fitted = site.fit(start, self.objective(), carried=memory)
+        fitted = site.fit(start, self.objective(), carried=memory, frozen=self.frozen(site, start))
         site.observe("local_post", fitted.params)
         return Record(model=fitted.params, examples=len(site.train)), fitted.carried
 
+    def added(self) -> Terms:
+        """All terms beside the cross-entropy."""
+        return self.terms
+
     def objective(self) -> Objective:
         """What clients minimise."""
-        return CrossEntropy()
+        return sum((term.objective() for term in self.added()), start=CrossEntropy())
+
+    def frozen(self, site: Site, start: Record) -> dict[str, Frozen]:
+        """The frozen networks that the terms look at."""
+        return {name: run for term in self.added() for name, run in term.frozen(site, start).items()}
 
     def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
         model = state.group("model")

@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coterie.fit import CrossEntropy, Objective, Proximal
 from coterie.methods.fedavg import FedAvg
 from coterie.named import STRICT
+from coterie.terms import ProximalTerm, Terms
 
 __all__ = ["FedProx"]
 
@@ -30,5 +30,5 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
-    def objective(self) -> Objective:
-        return CrossEntropy() + self.mu * Proximal()
+    def added(self) -> Terms:
+        return (ProximalTerm(self.mu), *self.terms)
