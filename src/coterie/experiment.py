@@ -195,6 +195,13 @@ class Experiment(Section):
             _override(table, override)
         return cls.parse(table)
 
+    def overridden(self, overrides: Mapping[str, Any]) -> Experiment:
+        """This experiment with keys given by their paths, like `{"method.mu": 0.01}`; a sub-table keeps its other keys."""
+        table = _without_nothing(self.resolved())
+        for path, value in overrides.items():
+            assign(table, path, value)
+        return Experiment.parse(table)
+
     def but(self, **changes: Any) -> Experiment:
         """This experiment with some of its fields changed, validated again."""
         try:
@@ -298,18 +305,42 @@ def _override(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {override}: expected key=value, such as method.mu=0.01")
+    assign(table, key.strip(), toml_value(text))
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it, or else a plain string.
+
+    >>> toml_value("0.01"), toml_value("fedprox")
+    (0.01, 'fedprox')
+    """
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
-    *parents, last = key.strip().split(".")
+        return text.strip()
+
+
+def assign(table: dict[str, Any], path: str, value: Any) -> None:
+    """Set the key at a dotted path, making tables on the way; a name on the way becomes a table with that name.
+
+    >>> table = {"method": "fedprox"}
+    >>> assign(table, "method.mu", 0.01)
+    >>> table
+    {'method': {'name': 'fedprox', 'mu': 0.01}}
+    """
+    *parents, last = path.split(".")
     for parent in parents:
         inner = table.get(parent, {})
         table[parent] = inner = {"name": inner} if isinstance(inner, str) else inner
         if not isinstance(inner, dict):
-            raise UserError(f"--set {override}: '{parent}' is {inner!r}, not a table")
+            raise UserError(f"{path} = {value!r}: '{parent}' is {inner!r}, not a table")
         table = inner
     table[last] = value
+
+
+def _without_nothing(table: dict[str, Any]) -> dict[str, Any]:
+    """A table without keys that hold None, which TOML does not have."""
+    return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
 
 
 def _fields_at(error: ValidationError) -> list[str]:

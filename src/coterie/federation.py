@@ -81,7 +81,7 @@ class Coordinator(Federation):
         """Enter a round."""
         self.round, self.cohort, self._wanted = round, cohort, tuple(wanted)
         self.server = self.population.site(SERVER, round, self._bench, exhibiting=bool(wanted))
-        self.server.architecture = self.stage.method.network(self.server.architecture)
+        self.server.architecture = self.stage.method.network(self.server.architecture, SERVER)
         self._asked = 0
         self._observed = {}
         self.seconds.clear()

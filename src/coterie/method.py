@@ -141,8 +141,12 @@ class Method(Spec):
         """How a newcomer trains."""
         return site.fit(start, CrossEntropy(), carried=carried, training=training, purpose=purpose)
 
-    def network(self, base: Architecture) -> Architecture:
-        """The network this method trains where an experiment names `base`."""
+    def judged(self, params: Record) -> Record:
+        """Of what a newcomer trains, the network that it is judged by."""
+        return params
+
+    def network(self, base: Architecture, client: int) -> Architecture:
+        """The network this method has at a site (`client` may be `SERVER`) where an experiment names `base`."""
         return base
 
     @task
@@ -150,11 +154,11 @@ class Method(Spec):
         """A newcomer trains alone from what it was given; accuracy on its own test slice after every epoch."""
         params = self.join(site, message)
         one_epoch = site.training.but(epochs=1, state="kept")
-        carried, curve = EMPTY, [site.score(params).values()["accuracy"]]
+        carried, curve = EMPTY, [site.score(self.judged(params)).values()["accuracy"]]
         for epoch in range(int(message.number("epochs"))):
             fitted = self.tune(site, params, carried, one_epoch, f"adapt/{epoch}")
             params, carried = fitted.params, fitted.carried
-            curve.append(site.score(params).values()["accuracy"])
+            curve.append(site.score(self.judged(params)).values()["accuracy"])
         return Record(curve=torch.tensor(curve, dtype=torch.float64)), memory
 
 

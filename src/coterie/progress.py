@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie.ledger import Event, Listener
 
-__all__ = ["watching"]
+__all__ = ["Show", "board", "watching"]
+
+Show: TypeAlias = Callable[[str, int], list[Listener]]
+"""Given a title and a number of rounds, the listeners that show such a run."""
 
 
 class Latest:
@@ -37,36 +41,41 @@ def watching(console: Console, title: str, rounds: int, *, quiet: bool = False) 
     ...         listener({"event": "round", "round": 1, "seconds": 0.25})
     demo  round 1/2  0.2 s
     """
-    if quiet:
-        yield []
-    elif console.is_terminal:
-        with _bar(console, title, rounds) as listener:
-            yield [listener]
-    else:
-        yield [_lines(console, title, rounds)]
+    with board(console, quiet=quiet) as show:
+        yield show(title, rounds)
 
 
 @contextmanager
-def _bar(console: Console, title: str, rounds: int) -> Iterator[Listener]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[found]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> Iterator[Show]:
+    """A place for several runs at once: what it yields gives the listeners that show one more of them.
+
+    With `runs`, how many there will be, a bar counts those that ended, and they leave the terminal.
+    """
+    if quiet:
+        yield lambda title, rounds: []
+    elif console.is_terminal:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"), TimeElapsedColumn())
+        remaining = (TextColumn("left"), TimeRemainingColumn())
+        with Progress(TextColumn("{task.description}"), *columns, *remaining, console=console) as progress:
+            whole = None if runs is None else progress.add_task("runs", total=runs, found="")
+            yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
+    else:
+        yield lambda title, rounds: [_lines(console, title, rounds)]
+
+
+def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> Listener:
     latest = Latest()
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(title, total=rounds, found="")
+    bar = progress.add_task(title, total=rounds, found="")
 
-        def hear(event: Event) -> None:
-            latest.hear(event)
-            if event["event"] in ("round", "resume"):
-                progress.update(bar, completed=event["round"], found=str(latest))
+    def hear(event: Event) -> None:
+        latest.hear(event)
+        if event["event"] in ("round", "resume"):
+            progress.update(bar, completed=event["round"], found=str(latest))
+        elif event["event"] == "end" and whole is not None:
+            progress.remove_task(bar)
+            progress.advance(whole)
 
-        yield hear
+    return hear
 
 
 def _lines(console: Console, title: str, rounds: int) -> Listener:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ from coterie.seeds import generator
 from coterie.site import Population
 from coterie.summary import summarise
 
-__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["Interrupted", "Result", "code_digest", "new_folder", "resume", "run", "started"]
 
 CHECKPOINT = "checkpoint.safetensors"
 LEDGER = "ledger.jsonl"
@@ -88,7 +90,8 @@ def run(
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, digest=experiment.digest(), versions=_versions())
+        digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=_versions())
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
@@ -141,6 +144,7 @@ def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: 
     """Every round that is left, then the newcomers."""
     method = experiment.method
     if checkpoint is None:
+        fed.ledger.write("partition", **fed.population.partition())
         _hand_out_public(experiment, fed)
         state, last = method.start(fed), 0
         fed.finish()
@@ -268,6 +272,30 @@ def _single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def code_digest(experiment: Experiment) -> str:
+    """SHA-256, shortened, of the code that computes a result: Coterie's own, and the files of what the experiment names from elsewhere.
+
+    >>> len(code_digest(Experiment.load("digits-two-class")))
+    12
+    """
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source)
+    modules = {type(each).__module__ for each in named}
+    files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
+    sha = hashlib.sha256(_own_code().encode())
+    for path in sorted(filter(None, files)):
+        sha.update(Path(path).read_bytes())
+    return sha.hexdigest()[:12]
+
+
+@functools.cache
+def _own_code() -> str:
+    package = Path(__file__).parent
+    sha = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        sha.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    return sha.hexdigest()
 
 
 def _versions() -> dict[str, str]:

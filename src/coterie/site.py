@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Examples
-from coterie.data.pool import Deal, Pool, Ragged, Rows
+from coterie.data.pool import Deal, Pool, Ragged, Rows, count
 from coterie.fit import Fitted, Frozen, Objective, Scores, Step, Training, fit, frozen, outputs_of, score, snapshot
 from coterie.models import Architecture
 from coterie.record import EMPTY, Record
@@ -27,6 +27,8 @@ __all__ = ["SERVER", "Bench", "Observation", "Plan", "Population", "Site"]
 
 SERVER = -1
 """The server's number among the sites."""
+LISTED = 200
+"""Clients whose classes are described one by one; of all further ones only the sums are."""
 
 
 class Bench:
@@ -226,6 +228,14 @@ class Population:
     def pooled(self, clients: Iterable[int]) -> Examples:
         """The clients' training data in one place, which only a centralised baseline may look at."""
         return self._examples(np.sort(np.concatenate([self.deal.train[client] for client in clients])))
+
+    def partition(self) -> dict[str, Any]:
+        """Who holds what, as the ledger has it: samples by client and class (the first 200 clients), and by class over all."""
+        table, deal = count(self.pool, self.deal), self.deal
+        domain_of = None if deal.domain_of is None else deal.domain_of[:LISTED].tolist()
+        sums = {"clients": deal.clients, "classes": self.pool.classes, "totals": table.sum(axis=0).tolist()}
+        domains = {"domains": list(self.pool.domains), "domain_of": domain_of, "note": self.pool.note}
+        return sums | {"counts": table[:LISTED].tolist()} | domains
 
     def _examples(self, rows: Rows, pixels: Rows | None = None) -> Examples:
         return Examples(self.pool, rows, pixels, self.plan.dtype)

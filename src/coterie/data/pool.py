@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Deal", "Pool", "Ragged", "Rows"]
+__all__ = ["Deal", "Pool", "Ragged", "Rows", "count"]
 
 Rows = NDArray[np.int64]
 
@@ -114,3 +114,17 @@ class Deal:
     def clients(self) -> int:
         """How many clients there are."""
         return len(self.train)
+
+
+def count(pool: Pool, deal: Deal) -> Rows:
+    """Samples that each client holds of each class (clients x classes), for training and validation together.
+
+    >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 1, 0]), train=3, classes=2)
+    >>> count(pool, Deal(Ragged.of([[0, 2], [1]]), Ragged.of([[3]]), np.array([0, 0]))).tolist()
+    [[1, 1], [0, 1]]
+    """
+    table = np.zeros(deal.clients * pool.classes, np.int64)
+    for rows in (deal.train, deal.validation):
+        client = np.repeat(np.arange(len(rows)), rows.sizes)
+        table += np.bincount(client * pool.classes + pool.y[rows.flat], minlength=len(table))
+    return table.reshape(deal.clients, pool.classes)

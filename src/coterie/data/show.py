@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from coterie.data.pool import Deal, Pool, Rows
+from coterie.data.pool import Deal, Pool, Rows, count
 from coterie.errors import UserError
 
 __all__ = ["count", "draw", "save"]
@@ -37,21 +37,6 @@ THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 PER_CENT = FuncFormatter(lambda value, _: f"{100 * value:.3g}%")
 
 Shares = NDArray[np.float64]
-
-
-def count(pool: Pool, deal: Deal) -> Rows:
-    """Samples that each client holds of each class (clients x classes), for training and validation together.
-
-    >>> from coterie.data.pool import Ragged
-    >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 1, 0]), train=3, classes=2)
-    >>> count(pool, Deal(Ragged.of([[0, 2], [1]]), Ragged.of([[3]]), np.array([0, 0]))).tolist()
-    [[1, 1], [0, 1]]
-    """
-    table = np.zeros(deal.clients * pool.classes, np.int64)
-    for rows in (deal.train, deal.validation):
-        client = np.repeat(np.arange(len(rows)), rows.sizes)
-        table += np.bincount(client * pool.classes + pool.y[rows.flat], minlength=len(table))
-    return table.reshape(deal.clients, pool.classes)
 
 
 def draw(pool: Pool, deal: Deal, title: str = "") -> Figure:

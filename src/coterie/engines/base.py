@@ -153,7 +153,7 @@ class Performer:
         """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
         began = time.perf_counter()
         site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted), job.exhibiting)
-        site.architecture = self._method.network(site.architecture)
+        site.architecture = self._method.network(site.architecture, job.client)
         message = read(Path(job.message))
         try:
             memory = self._memories.get(job.client, job.memory)

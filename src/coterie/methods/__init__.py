@@ -6,9 +6,10 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedfusion import FedFusion
 from coterie.methods.fedmmd import FedMMD, TwoStreamL2
 from coterie.methods.fedprox import FedProx
+from coterie.methods.fml import FML
 from coterie.methods.local import Local
 from coterie.named import Registry
 
-__all__ = ["METHODS", "Centralised", "FedAvg", "FedFusion", "FedMMD", "FedProx", "Local", "TwoStreamL2"]
+__all__ = ["FML", "METHODS", "Centralised", "FedAvg", "FedFusion", "FedMMD", "FedProx", "Local", "TwoStreamL2"]
 
-METHODS: Registry[Method] = Registry("method", Method, [FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, Local, Centralised])
+METHODS: Registry[Method] = Registry("method", Method, [FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, FML, Local, Centralised])

@@ -67,7 +67,7 @@ class FedFusion(FedAvg):
     """FedAvg with feature fusion: `conv`, `multi` or `single`.
 
     >>> from coterie.models import CNN
-    >>> FedFusion(operator="single").network(CNN()).name
+    >>> FedFusion(operator="single").network(CNN(), 0).name
     'fused'
     """
 
@@ -90,7 +90,7 @@ class FedFusion(FedAvg):
     """Whether the fusion stays as it starts; with multi or single this is FedAvg."""
     test_with: Literal["previous", "new"] = "previous"
 
-    def network(self, base: Architecture) -> Architecture:
+    def network(self, base: Architecture, client: int) -> Architecture:
         return base if isinstance(base, Fused) else Fused(base, self.operator, self.level, self.bias, self.start_as)
 
     def start(self, fed: Federation) -> Record:

@@ -1,0 +1,148 @@
+"""FML: Shen et al., "Federated Mutual Learning", arXiv 2006.16765.
+
+Two models per client: a private one, of any architecture, that never leaves, and a meme, forked from the global model every round.
+For each batch, from one forward pass of both,
+
+    L_private = alpha * CE(private, y) + (1 - alpha) * KL(meme || private)
+    L_meme    = beta  * CE(meme, y)    + (1 - beta)  * KL(private || meme)
+
+with the teacher detached, softmax at temperature 1, summed over classes and averaged over the batch; both models then step at once.
+The global model is the plain mean of the memes (uniform by design). The private optimiser's state is kept between rounds, the meme's
+is rebuilt at every fork. We follow the authors' commit 56793ce: at the head of their repository fork and merge are commented out, and
+their merge adds the old BatchNorm statistics to the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional as F
+
+from coterie.errors import UserError
+from coterie.fit import Fitted, Objective, Step, Training
+from coterie.method import Exhibit, Federation, Method, task, weighted_mean
+from coterie.models import MODELS, Architecture
+from coterie.models.pair import Pair, PairNet
+from coterie.named import STRICT
+from coterie.record import EMPTY, Record
+from coterie.site import SERVER, Population, Site
+
+__all__ = ["FML", "Mutual", "at_round"]
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Dial = Share | Annotated[tuple[tuple[Annotated[int, Field(ge=1)], Share], ...], Field(min_length=1)]
+"""A number, or (from which round, number) pairs: `[[1, 0.9], [20, 0.5]]`."""
+
+
+def at_round(dial: Dial, round: int) -> float:
+    """What a dial says in a round.
+
+    >>> at_round(0.5, 7), at_round(((1, 0.9), (20, 0.5)), 19), at_round(((1, 0.9), (20, 0.5)), 20)
+    (0.5, 0.9, 0.5)
+    """
+    if isinstance(dial, float | int):
+        return dial
+    return [value for since, value in sorted(dial) if since <= max(round, dial[0][0])][-1]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Mutual(Objective):
+    """Both losses from one forward of both networks; no gradient crosses from one to the other."""
+
+    alpha: float
+    beta: float
+
+    def __call__(self, step: Step) -> Tensor:
+        assert isinstance(step.model, PairNet)
+        private, meme = step.model.private(step.x), step.model.meme(step.x)
+        return _taught(private, meme, step.y, self.alpha) + _taught(meme, private, step.y, self.beta)
+
+
+def _taught(student: Tensor, teacher: Tensor, y: Tensor, weight: float) -> Tensor:
+    """weight * CE + (1 - weight) * KL(teacher || student); what has no weight is not computed."""
+    parts = []
+    if weight > 0:
+        parts.append(weight * F.cross_entropy(student, y))
+    if weight < 1:
+        target = teacher.detach().log_softmax(1)
+        parts.append((1 - weight) * F.kl_div(student.log_softmax(1), target, reduction="batchmean", log_target=True))
+    return sum(parts[1:], start=parts[0])
+
+
+def _under(params: Record, part: str) -> Record:
+    """One network out of a pair."""
+    return Record({name.removeprefix(f"{part}."): value for name, value in params.items() if name.startswith(f"{part}.")})
+
+
+def _as(params: Record, part: str) -> dict[str, Tensor]:
+    return {f"{part}.{name}": value for name, value in params.tensors.items()}
+
+
+@dataclass(frozen=True, config=STRICT)
+class FML(Method):
+    """Federated mutual learning; beta = 1 is FedAvg with uniform weights on the meme, alpha = 1 leaves the private model alone.
+
+    >>> FML().alpha, FML(alpha=((1, 0.9), (20, 0.5))).beta
+    (0.5, 0.5)
+    """
+
+    name: ClassVar[str] = "fml"
+    offers: ClassVar[tuple[str, ...]] = ("global", "local_post", "local_val", "intra", "inter")
+    mixes_architectures: ClassVar[bool] = True
+    exhibits: ClassVar[Mapping[str, Exhibit]] = {"dials": Exhibit("alpha and beta", "lines", x="round", y="weight of the labels")}
+
+    alpha: Dial = 0.5
+    """Weight of the labels in the private model's loss."""
+    beta: Dial = 0.5
+    """Weight of the labels in the meme's loss."""
+    meme: Annotated[Architecture, BeforeValidator(lambda v: MODELS.resolve(v, "method.meme")), PlainSerializer(MODELS.dump)] | None = None
+    """The shared network; None where all clients have the same one, which it then is."""
+
+    def check(self, population: Population) -> None:
+        if self.meme is None and len(set(population.plan.architectures)) > 1:
+            raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
+
+    def network(self, base: Architecture, client: int) -> Architecture:
+        return (self.meme or base) if client == SERVER else base
+
+    def start(self, fed: Federation) -> Record:
+        return Record(model=fed.server.fresh())
+
+    def round(self, state: Record, fed: Federation) -> Record:
+        fed.server.show("dials", Tensor([at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]))
+        return Record(model=weighted_mean(fed.ask("train", state, like=state), "model", "uniform"))
+
+    @task
+    def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser."""
+        start = self.join(site, message, memory)
+        fitted = self.tune(site, start, Record(optimiser=memory.group("optimiser")), site.training, "train")
+        return Record(model=_under(fitted.params, "meme"), examples=len(site.train)), self._kept(fitted)
+
+    def _kept(self, fitted: Fitted) -> Record:
+        moments = {n: v for n, v in fitted.carried.group("optimiser").items() if n.startswith("private.")}
+        return Record(model=_under(fitted.params, "private"), optimiser=Record(moments))
+
+    def join(self, site: Site, message: Record, memory: Record = EMPTY) -> Record:
+        private = memory.group("model") or site.fresh()
+        return Record({**_as(private, "private"), **_as(message.group("model"), "meme")})
+
+    def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
+        objective = Mutual(at_round(self.alpha, site.round), at_round(self.beta, site.round))
+        both = site.model("pair", Pair(site.architecture, self.meme or site.architecture))
+        return site.fit(start, objective, carried=carried, training=training.but(state="kept"), model=both, purpose=purpose)
+
+    def judged(self, params: Record) -> Record:
+        return _under(params, "private")
+
+    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
+        if site.id == SERVER:
+            return {"global": state.group("model")}
+        return dict.fromkeys(self.offers[1:], memory.group("model")) if "model" in memory else {}
+
+    def welcome(self, state: Record) -> Record:
+        return state
