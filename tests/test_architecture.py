@@ -23,6 +23,7 @@ LAYERS = [
     {"federation", "experiment"},
     {"rounds"},
     {"compare", "testing"},
+    {"data_cli"},
     {"cli"},
     {"__main__"},
 ]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from coterie.data.cli import app as data_app
+from coterie.data_cli import DataFolder, Json
+from coterie.data_cli import app as data_app
 from coterie.errors import CoterieError, UserError
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ console = Console()
 
 File = Annotated[str, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override any key, e.g. method.mu=0.01. Repeatable.")]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for scripts.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder to write; by default a new one under runs/.")]
 

@@ -143,7 +143,9 @@ def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: i
             [("train", train, np.arange(pool.train)), ("test", test, np.arange(pool.train, len(pool)))]
         )
     ]
-    return dataclasses.replace(take(pool, np.concatenate(kept)), train=len(kept[0]))
+    drawn = f"{len(kept[0]):,} of {pool.train:,} training and {len(kept[1]):,} of {len(pool) - pool.train:,} test rows"
+    note = "; ".join(part for part in (pool.note, f"scaled down: {drawn}") if part)
+    return dataclasses.replace(take(pool, np.concatenate(kept)), train=len(kept[0]), note=note)
 
 
 def draw(pool: Pool, rows: Rows, wanted: int | None, rng: np.random.Generator, key: str) -> Rows:

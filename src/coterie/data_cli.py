@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from coterie.data.sources import Source
 
-__all__ = ["app"]
+__all__ = ["DataFolder", "Json", "app"]
 
 app = typer.Typer(help="Data sets: what is here, fetching, checking, pictures of partitions.", no_args_is_help=True)
 console = Console()
