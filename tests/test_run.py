@@ -19,7 +19,7 @@ import torch
 from coterie.engines import Inline, Processes
 from coterie.errors import UserError
 from coterie.experiment import Experiment, Newcomers
-from coterie.ledger import events
+from coterie.ledger import Ledger, events
 from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
@@ -342,3 +342,13 @@ def test_exhibits_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None
     assert all(len(line["values"]) == (10 if line["name"] == "bias" else 1) for line in shown)
     assert {(line["title"], line["draw"]) for line in shown} == {("Biases", "lines"), ("Rounds so far", "bars")}
     assert result.summary["bytes"]["up"] == 12 * 4840
+
+
+def test_two_processes_never_write_one_run(tmp_path) -> None:
+    def meddle(event) -> None:
+        if event["event"] == "round":
+            with pytest.raises(UserError, match="still going on in another process"):
+                Ledger(tmp_path / "run" / "ledger.jsonl")
+
+    run(small_experiment(FedAvg(), rounds=1), tmp_path / "run", engine=Inline(), callbacks=[meddle])
+    Ledger(tmp_path / "run" / "ledger.jsonl").__exit__(None, None, None)

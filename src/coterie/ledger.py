@@ -6,6 +6,7 @@ under way when it stopped (its work is done again) and says so in a `resume` lin
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,11 @@ class Ledger:
 
     def __init__(self, path: Path, listeners: Sequence[Listener] = ()) -> None:
         self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however it ends
+        except BlockingIOError:
+            self._file.close()
+            raise UserError(f"the run in {path.parent} is still going on in another process: wait for it, or stop it") from None
         self._listeners = listeners
 
     def write(self, event: str, **fields: Any) -> None:

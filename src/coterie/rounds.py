@@ -103,9 +103,9 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
     chosen = engine or experiment.engine.build()
     chosen.warm()
     population = experiment.population(data)
-    checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
-    dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
     with Ledger(where / LEDGER, callbacks) as ledger:
+        checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
+        dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
         if checkpoint is None or not checkpoint["done"]:
             at = int(checkpoint.number("round")) if checkpoint else 0
             ledger.write("resume", round=at, dropped_bytes=dropped, versions=_versions())
