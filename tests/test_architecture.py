@@ -15,14 +15,15 @@ SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
     {"named", "record", "seeds", "ledger"},
-    {"summary", "data", "models", "optim"},
-    {"fit", "tables", "progress"},
-    {"site"},
+    {"summary", "contrast", "data", "models", "optim"},
+    {"fit", "tables", "progress", "track"},
+    {"site", "watch", "report"},
     {"method", "terms"},
     {"methods", "engines", "admission"},
     {"federation", "experiment"},
     {"rounds"},
     {"compare", "testing"},
+    {"reproduce"},
     {"data_cli"},
     {"cli"},
     {"__main__"},
@@ -71,7 +72,7 @@ def test_there_is_one_training_loop() -> None:
     assert calls == ["fit.py"]
 
 
-@pytest.mark.parametrize("module", ["coterie.ledger", "coterie.summary", "coterie.tables", "coterie.progress"])
+@pytest.mark.parametrize("module", ["coterie.ledger", "coterie.summary", "coterie.tables", "coterie.progress", "coterie.contrast", "coterie.track", "coterie.watch", "coterie.report"])
 def test_what_reads_ledgers_does_not_need_torch(module) -> None:
     code = f"import sys, {module}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

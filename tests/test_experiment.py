@@ -71,6 +71,7 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
             {"evaluation": {"protocols": ["globl"]}},
             "evaluation.protocols = 'globl': method 'fedavg' does not offer it, did you mean 'global'?",
         ),
+        ({"partition": {"name": "permuted", "clients": 4}}, "there is no common test set; try local_pre, local_post"),
         ({"evaluation": {"protocols": ["local_val"]}}, "expected partition.validation above 0"),
         ({"evaluation": {"protocols": ["inter"]}}, "expected partition = 'domains'"),
     ],

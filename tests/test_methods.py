@@ -8,7 +8,7 @@ import torch
 from coterie.errors import UserError
 from coterie.experiment import Experiment
 from coterie.method import Reply, weighted_mean
-from coterie.methods import METHODS, Centralised, FedAvg, FedProx, Local
+from coterie.methods import FML, METHODS, Centralised, FedAvg, FedProx, Local
 from coterie.record import Record
 from coterie.rounds import run
 from coterie.site import SERVER, Bench
@@ -25,6 +25,7 @@ MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
         (FedAvg(weighting="uniform"), {"up": MODEL, "down": MODEL}),
         (FedProx(mu=0.1), {"up": MODEL, "down": MODEL}),
         (FedProx(mu=0.0), {"up": MODEL, "down": MODEL, "same_as": FedAvg()}),
+        (FML(), {"up": MODEL, "down": MODEL}),
         (Local(), {"up": 0, "down": 0}),
         (Centralised(), {"up": 0, "down": 0}),
     ],
@@ -40,7 +41,7 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    checked = {FedAvg, FedProx, Local, Centralised}
+    checked = {FedAvg, FedProx, FML, Local, Centralised}
     assert set(METHODS.specs.values()) == checked
 
 
@@ -77,7 +78,7 @@ def test_different_architectures_in_one_federation(tmp_path) -> None:
     models = ["mlp", {"name": "mlp", "hidden": [5]}, {"name": "mlp", "hidden": [7, 7]}]
     result = run(small_experiment(Local()).but(model=models, cohort=1.0), tmp_path / "run")
     assert result.accuracy("local_post") > 0.3
-    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: local"):
+    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, local"):
         run(small_experiment(FedAvg()).but(model=models), tmp_path / "no")
 
 

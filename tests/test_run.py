@@ -198,13 +198,14 @@ def test_resume_of_what_is_no_run(tmp_path) -> None:
         resume(tmp_path)
 
 
-def test_ctrl_c_finishes_writing_and_says_how_to_go_on(tmp_path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_writing_and_says_how_to_go_on(tmp_path, how) -> None:
     command = [sys.executable, "-m", "coterie", "run", "digits-two-class", "--set", "rounds=500", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     for line in process.stdout:
         if "round 3/" in line:
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
+            os.killpg(process.pid, how) if how == signal.SIGINT else process.send_signal(how)  # a terminal tells everybody
             break
     _, complaint = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -241,11 +241,10 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
     def tell(event: Event) -> None:
         pipe.send_bytes(json.dumps(event).encode())
 
-    experiment = Experiment.parse(table)
     try:
         with _locked(folder):
             if not (folder / SUMMARY).exists():
-                _run_or_resume(experiment, folder, data, alone, tell)
+                _run_or_resume(Experiment.parse(table), folder, data, alone, tell)
     except BrokenPipeError:  # the parent is gone
         os._exit(1)
     except UserError as error:

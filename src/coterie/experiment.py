@@ -35,7 +35,7 @@ from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.models import MODELS, Architecture
 from coterie.named import Registry, explain
-from coterie.site import Plan, Population
+from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Plan, Population
 
 __all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "Newcomers", "Public", "embedded"]
 
@@ -152,7 +152,7 @@ class Experiment(Section):
     >>> experiment = Experiment.parse({"name": "demo", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 4},
     ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
     >>> experiment.method, experiment.rounds
-    (FedProx(weighting='samples', mu=0.1), 10)
+    (FedProx(weighting='samples', terms=(), mu=0.1), 10)
     >>> Experiment.parse({"name": "demo"})
     Traceback (most recent call last):
     ...
@@ -256,16 +256,20 @@ class Experiment(Section):
             raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
         if population.public is not None and population.public.shape != population.pool.shape:
             raise UserError(f"data.public has pictures of {population.public.shape}, expected {population.pool.shape}: set data.size")
-        for protocol in self.evaluation.protocols:
+        for protocol in self.protocols:
             self._check_protocol(protocol, population)
         method.check(population)
-        for architecture in set(self.model):
-            architecture.build(population.pool.shape, population.pool.classes)
+        bench = Bench()
+        for client in (SERVER, *range(min(len(self.model), population.clients))):
+            site = population.site(client, 0, bench)
+            site.model(architecture=method.network(site.architecture, client))  # says what does not fit, if anything
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
         key = f"evaluation.protocols = '{protocol}'"
         if protocol not in self.method.offers:
             raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
+        if protocol in SERVER_PROTOCOLS and population.deal.permutation is not None:
+            raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
         if protocol == "local_val" and not len(population.deal.validation):
             raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
         if protocol in ("intra", "inter") and population.deal.domain_of is None:

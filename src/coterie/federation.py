@@ -18,11 +18,10 @@ from coterie.ledger import Ledger
 from coterie.method import Federation, Reply
 from coterie.record import EMPTY, Record, RecordError, decode, encode
 from coterie.seeds import generator
-from coterie.site import SERVER, Bench, Observation
+from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Observation
 
 __all__ = ["Coordinator", "Replies", "draw_cohort"]
 
-SERVER_PROTOCOLS = frozenset({"global", "composed"})
 SPAN = 2000
 """Examples of the server's test set in one job; fixed, so that sums do not depend on the number of workers."""
 

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from coterie.data.examples import Examples
 from coterie.models import Staged
+from coterie.models.pair import PairNet
 from coterie.named import STRICT
 from coterie.optim import OPTIMISERS, SCHEDULES, Constant, Optimiser, Schedule, Sgd, StatePolicy, restore, state_of
 from coterie.record import EMPTY, Record
@@ -67,7 +68,7 @@ class Training:
     state: StatePolicy = "fresh"
     """Whether the optimiser's state (momentum, moments) starts anew every round or is kept by the client."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """Gradient norms above this are scaled down to it."""
+    """Gradient norms above this are scaled down to it; two networks trained side by side are clipped each by itself."""
     augment: Literal["none", "crop-flip"] = "none"
 
     def but(self, **changes: Any) -> Training:
@@ -225,7 +226,8 @@ def fit(
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.clip is not None:
-                    nn.utils.clip_grad_norm_(moving.values(), training.clip)
+                    for part in model.networks if isinstance(model, PairNet) else ("",):
+                        nn.utils.clip_grad_norm_([p for name, p in moving.items() if name.startswith(part)], training.clip)
                 optimiser.step()
                 losses.append(loss.item())
                 steps += 1

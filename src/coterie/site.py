@@ -23,10 +23,12 @@ from coterie.models import Architecture
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 
-__all__ = ["SERVER", "Bench", "Observation", "Plan", "Population", "Site"]
+__all__ = ["SERVER", "SERVER_PROTOCOLS", "Bench", "Observation", "Plan", "Population", "Site"]
 
 SERVER = -1
 """The server's number among the sites."""
+SERVER_PROTOCOLS = frozenset({"global", "composed"})
+"""Evaluation protocols that test the server's model on the whole test set; all others visit clients."""
 LISTED = 200
 """Clients whose classes are described one by one; of all further ones only the sums are."""
 

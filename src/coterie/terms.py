@@ -152,7 +152,8 @@ def mmd2(x: Tensor, y: Tensor, kernels: Literal["fixed", "mean"] = "fixed") -> T
         widths = 2 * squared.new_tensor(WIDTHS)
     else:
         mean = squared.detach().sum() / (len(joint) ** 2 - len(joint))
-        widths = mean.clamp(min=torch.finfo(mean.dtype).tiny) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0])
+        least = torch.finfo(mean.dtype).tiny / torch.finfo(mean.dtype).eps  # so that one over a quarter of it is still a number
+        widths = mean.clamp(min=least) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0])
     kernel = torch.exp(-squared[..., None] / widths).sum(-1)
     n = len(x)
     return (kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()).clamp(min=0)

@@ -1,7 +1,7 @@
 """FedMMD, the two-stream L2 term and FedFusion written again from their equations, in numpy and float64.
 
 Written from the specification before the sources were read; it knows neither torch nor coterie. Slow and plain on purpose: distances by
-explicit differences, gradients by the closed formulas, one hidden layer by hand.
+explicit differences, gradients by the closed formulas, one convolution by hand.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ WIDTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 
 """The authors' nineteen; each plays the part of a variance: exp(-d^2 / 2s)."""
 
 
-# --- the two-stream terms: g is the frozen global stream, l the local one, both samples x features ---
+# --- the two-stream terms, of g, the frozen global stream, and the local one, both samples x features ---
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return ((a[:, None, :] - b[None, :, :]) ** 2).sum(-1)
 
 
-def fixed_bandwidths(g: np.ndarray, l: np.ndarray) -> list[float]:  # noqa: E741
+def fixed_bandwidths(g: np.ndarray, local: np.ndarray) -> list[float]:
     """What divides -d^2, under the authors' rule: twice each width."""
     return [2 * width for width in WIDTHS]
 
 
-def mean_bandwidths(g: np.ndarray, l: np.ndarray, kernels: int = 5, distinct: bool = True) -> list[float]:  # noqa: E741
+def mean_bandwidths(g: np.ndarray, local: np.ndarray, kernels: int = 5, distinct: bool = True) -> list[float]:
     """What divides -d^2, under the other rule: the mean squared distance in the joint batch / 2^(5 // 2), doubled from kernel to kernel.
 
     The mean is over pairs of different samples (`distinct`) or over all n^2 entries, diagonal included.
     """
-    joint = np.concatenate([g, l])
+    joint = np.concatenate([g, local])
     n = len(joint)
     mean = squared_distances(joint, joint).sum() / (n * n - n if distinct else n * n)
     return [mean / 2 ** (kernels // 2) * 2**k for k in range(kernels)]
@@ -40,34 +40,34 @@ def kernel(a: np.ndarray, b: np.ndarray, bandwidths: list[float]) -> np.ndarray:
     return sum(np.exp(-d / w) for w in bandwidths)
 
 
-def mmd2(g: np.ndarray, l: np.ndarray, bandwidths: list[float]) -> float:  # noqa: E741
+def mmd2(g: np.ndarray, local: np.ndarray, bandwidths: list[float]) -> float:
     """The biased estimator: means over all pairs, diagonals included; never below 0."""
-    value = kernel(g, g, bandwidths).mean() + kernel(l, l, bandwidths).mean() - 2 * kernel(g, l, bandwidths).mean()
+    value = kernel(g, g, bandwidths).mean() + kernel(local, local, bandwidths).mean() - 2 * kernel(g, local, bandwidths).mean()
     return max(float(value), 0.0)
 
 
-def mmd2_gradient(g: np.ndarray, l: np.ndarray, bandwidths: list[float]) -> np.ndarray:  # noqa: E741
-    """With respect to l, the bandwidths held constant.
+def mmd2_gradient(g: np.ndarray, local: np.ndarray, bandwidths: list[float]) -> np.ndarray:
+    """With respect to the local stream, the bandwidths held constant.
 
-    d k(a, b) / d a = -2 (a - b) sum_w exp(-d^2 / w) / w, and l_i stands in a row and a column of K(l, l).
+    d k(a, b) / d a = -2 (a - b) sum_w exp(-d^2 / w) / w, and a local sample stands in a row and a column of K(local, local).
     """
 
     def pull(i: int, others: np.ndarray) -> np.ndarray:
-        d = ((l[i] - others) ** 2).sum(-1)
+        d = ((local[i] - others) ** 2).sum(-1)
         slope = sum(np.exp(-d / w) / w for w in bandwidths)
-        return -2 * (slope[:, None] * (l[i] - others)).sum(0)
+        return -2 * (slope[:, None] * (local[i] - others)).sum(0)
 
-    rows = [2 * pull(i, l) / len(l) ** 2 - 2 * pull(i, g) / (len(l) * len(g)) for i in range(len(l))]
+    rows = [2 * pull(i, local) / len(local) ** 2 - 2 * pull(i, g) / (len(local) * len(g)) for i in range(len(local))]
     return np.array(rows)
 
 
-def l2(g: np.ndarray, l: np.ndarray, reduction: str = "sum") -> float:  # noqa: E741
+def l2(g: np.ndarray, local: np.ndarray, reduction: str = "sum") -> float:
     """Half the squared difference, summed over the batch and the logits, or averaged over samples."""
-    return 0.5 * float(((l - g) ** 2).sum()) / (len(l) if reduction == "mean" else 1)
+    return 0.5 * float(((local - g) ** 2).sum()) / (len(local) if reduction == "mean" else 1)
 
 
-def l2_gradient(g: np.ndarray, l: np.ndarray, reduction: str = "sum") -> np.ndarray:  # noqa: E741
-    return (l - g) / (len(l) if reduction == "mean" else 1)
+def l2_gradient(g: np.ndarray, local: np.ndarray, reduction: str = "sum") -> np.ndarray:
+    return (local - g) / (len(local) if reduction == "mean" else 1)
 
 
 # --- the fusion operators: maps samples x channels (x height x width) ---
@@ -77,19 +77,19 @@ def _per_channel(lam: np.ndarray, maps: np.ndarray) -> np.ndarray:
     return np.asarray(lam).reshape(-1, *[1] * (maps.ndim - 2))
 
 
-def fuse(operator: str, l: np.ndarray, g: np.ndarray, f: dict[str, np.ndarray]) -> np.ndarray:  # noqa: E741
+def fuse(operator: str, local: np.ndarray, g: np.ndarray, f: dict[str, np.ndarray]) -> np.ndarray:
     """conv: a 1x1 convolution on local || global, 2C -> C; multi and single: lambda * global + (1 - lambda) * local."""
     if operator == "conv":
-        both = np.concatenate([l, g], axis=1)
+        both = np.concatenate([local, g], axis=1)
         out = np.einsum("oc,bc...->bo...", f["weight"], both)
         return out + _per_channel(f["bias"], out) if "bias" in f else out
-    lam = _per_channel(f["lam"], l)
-    return lam * g + (1 - lam) * l
+    lam = _per_channel(f["lam"], local)
+    return lam * g + (1 - lam) * local
 
 
 def fuse_gradient(
     operator: str,
-    l: np.ndarray,  # noqa: E741
+    local: np.ndarray,
     g: np.ndarray,
     f: dict[str, np.ndarray],
     out: np.ndarray,
@@ -97,13 +97,13 @@ def fuse_gradient(
     """Given the gradient at the output: that at the local map, and those of the module's own parameters."""
     places = (0, *range(2, out.ndim))
     if operator == "conv":
-        channels = l.shape[1]
-        both = np.concatenate([l, g], axis=1)
+        channels = local.shape[1]
+        both = np.concatenate([local, g], axis=1)
         weight = np.stack([[(out[:, o] * both[:, c]).sum() for c in range(2 * channels)] for o in range(out.shape[1])])
         own = {"weight": weight} | ({"bias": out.sum(places)} if "bias" in f else {})
         return np.einsum("oc,bo...->bc...", f["weight"][:, :channels], out), own
-    slope = (out * (g - l)).sum(places) if operator == "multi" else np.array([(out * (g - l)).sum()])
-    return (1 - _per_channel(f["lam"], l)) * out, {"lam": slope.reshape(np.shape(f["lam"]))}
+    slope = (out * (g - local)).sum(places) if operator == "multi" else np.array([(out * (g - local)).sum()])
+    return (1 - _per_channel(f["lam"], local)) * out, {"lam": slope.reshape(np.shape(f["lam"]))}
 
 
 def smooth(shadow: np.ndarray, mean: np.ndarray, decay: float = 0.9) -> np.ndarray:
@@ -111,20 +111,29 @@ def smooth(shadow: np.ndarray, mean: np.ndarray, decay: float = 0.9) -> np.ndarr
     return (1 - decay) * mean + decay * shadow
 
 
-# --- whole rounds, for one hidden layer: maps = relu(x A' + a), logits = F(maps) B' + b ---
+# --- whole rounds, for one convolution without overlap: maps = relu(A patch + a), logits = B flat(F(maps)) + b ---
 
 Weights = dict[str, np.ndarray]
 
 
+def patches(x: np.ndarray, size: int) -> np.ndarray:
+    """Pictures N x 1 x H x W as N x patches x pixels, patches in rows."""
+    n, _, height, width = x.shape
+    cut = x.reshape(n, height // size, size, width // size, size).transpose(0, 1, 3, 2, 4)
+    return cut.reshape(n, -1, size * size)
+
+
 def extract(w: Weights, x: np.ndarray) -> np.ndarray:
-    return np.maximum(x @ w["A"].T + w["a"], 0)
+    """The maps, N x channels x patches; with one patch this is a dense layer."""
+    return np.maximum(x @ w["A"].T + w["a"], 0).transpose(0, 2, 1)
 
 
 def forward(w: Weights, past: Weights, x: np.ndarray, operator: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Local maps, fused maps, logits; the frozen stream is the extractor of `past`."""
+    """Local maps, features (the fused maps, flat), logits; the frozen stream is the extractor of `past`."""
     maps = extract(w, x)
     fused = maps if operator is None else fuse(operator, maps, extract(past, x), _fusion(w))
-    return maps, fused, fused @ w["B"].T + w["b"]
+    features = fused.reshape(len(x), -1)
+    return maps, features, features @ w["B"].T + w["b"]
 
 
 def _fusion(w: Weights) -> dict[str, np.ndarray]:
@@ -149,7 +158,7 @@ def loss_and_gradient(
 
     The frozen stream is the whole model as received, run with E_g = E_l: its logits are those of `past` fused with itself.
     """
-    maps, fused, logits = forward(w, past, x, operator)
+    maps, features, logits = forward(w, past, x, operator)
     _, frozen_features, frozen_logits = forward(past, past, x, operator)
     shifted = np.exp(logits - logits.max(1, keepdims=True))
     chances = shifted / shifted.sum(1, keepdims=True)
@@ -158,9 +167,9 @@ def loss_and_gradient(
     d_logits = chances.copy()
     d_logits[rows, y] -= 1
     d_logits /= len(y)
-    d_fused = np.zeros_like(fused)
-    stream, frozen = (logits, frozen_logits) if on == "logits" else (fused, frozen_features)
-    into = d_logits if on == "logits" else d_fused
+    d_features = np.zeros_like(features)
+    stream, frozen = (logits, frozen_logits) if on == "logits" else (features, frozen_features)
+    into = d_logits if on == "logits" else d_features
     if mmd:
         bandwidths = fixed_bandwidths(frozen, stream) if rule == "fixed" else mean_bandwidths(frozen, stream)
         if min(bandwidths) > 0:
@@ -169,14 +178,13 @@ def loss_and_gradient(
     if pull:
         loss += pull * l2(frozen, stream, reduction)
         into += pull * l2_gradient(frozen, stream, reduction)
-    gradient = {"B": d_logits.T @ fused, "b": d_logits.sum(0)}
-    d_fused = d_fused + d_logits @ w["B"]
-    d_maps = d_fused
+    gradient = {"B": d_logits.T @ features, "b": d_logits.sum(0)}
+    d_maps = d_fused = (d_features + d_logits @ w["B"]).reshape(maps.shape)
     if operator is not None:
         d_maps, own = fuse_gradient(operator, maps, extract(past, x), _fusion(w), d_fused)
         gradient |= own
     d_hidden = d_maps * (maps > 0)
-    gradient |= {"A": d_hidden.T @ x, "a": d_hidden.sum(0)}
+    gradient |= {"A": np.einsum("ncp,npd->cd", d_hidden, x), "a": d_hidden.sum((0, 2))}
     if mu:
         loss += mu / 2 * sum(((w[name] - past[name]) ** 2).sum() for name in w)
         gradient = {name: gradient[name] + mu * (w[name] - past[name]) for name in gradient}
@@ -192,12 +200,12 @@ def train(start: Weights, x: np.ndarray, y: np.ndarray, *, steps: int, lr: float
     return w
 
 
-def federate(start: Weights, clients: list[tuple[np.ndarray, np.ndarray]], *, rounds: int, decay: float = 0.9, **training: object) -> Weights:
+def federate(start: Weights, clients: list[tuple[np.ndarray, np.ndarray]], *, rounds: int, decay: float = 0.9, **how: object) -> Weights:
     """Rounds over all clients: the mean by samples, then the exponential average of lambda alone."""
     w, shadow = start, {name: np.zeros_like(value) for name, value in start.items() if name == "lam"}
     total = sum(len(y) for _, y in clients)
     for _ in range(rounds):
-        ends = [train(w, x, y, **training) for x, y in clients]
+        ends = [train(w, x, y, **how) for x, y in clients]
         w = {name: sum(len(y) / total * end[name] for end, (_, y) in zip(ends, clients, strict=True)) for name in w}
         shadow = {name: smooth(old, w[name], decay) for name, old in shadow.items()}
         w |= shadow

@@ -98,7 +98,7 @@ class Processes(Engine):
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         self._crew: list[Worker] = []
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()

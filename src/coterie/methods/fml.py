@@ -15,9 +15,11 @@ their merge adds the old BatchNorm statistics to the sum.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+import torch
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
@@ -33,9 +35,23 @@ from coterie.site import SERVER, Population, Site
 
 __all__ = ["FML", "Mutual", "at_round"]
 
+
+def _read(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """One sentence for whatever is wrong with a dial."""
+    given = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value) if isinstance(value, list) else value
+    try:
+        dial = check(given)
+    except ValidationError:
+        dial = ()
+    if isinstance(dial, float) or (dial and all(a < b for (a, _), (b, _) in pairwise(dial))):
+        return dial
+    raise ValueError("expected a number from 0 to 1, or pairs of a round (from 1, rising) and such a number: [[1, 0.9], [20, 0.5]]")
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
-Dial = Share | Annotated[tuple[tuple[Annotated[int, Field(ge=1)], Share], ...], Field(min_length=1)]
-"""A number, or (from which round, number) pairs: `[[1, 0.9], [20, 0.5]]`."""
+Since = Annotated[int, Field(ge=1)]
+Dial = Annotated[Share | tuple[tuple[Since, Share], ...], WrapValidator(_read)]
+"""A number, or (from which round, number) pairs: `[[1, 0.9], [20, 0.5]]`; the first of them also holds before its round."""
 
 
 def at_round(dial: Dial, round: int) -> float:
@@ -46,7 +62,7 @@ def at_round(dial: Dial, round: int) -> float:
     """
     if isinstance(dial, float | int):
         return dial
-    return [value for since, value in sorted(dial) if since <= max(round, dial[0][0])][-1]
+    return [value for since, value in dial if since <= max(round, dial[0][0])][-1]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -105,6 +121,8 @@ class FML(Method):
     def check(self, population: Population) -> None:
         if self.meme is None and len(set(population.plan.architectures)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
+        if self.meme is not None:
+            self.meme.build(population.pool.shape, population.pool.classes)
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return (self.meme or base) if client == SERVER else base
@@ -113,7 +131,8 @@ class FML(Method):
         return Record(model=fed.server.fresh())
 
     def round(self, state: Record, fed: Federation) -> Record:
-        fed.server.show("dials", Tensor([at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]))
+        dials = [at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]
+        fed.server.show("dials", torch.tensor(dials, dtype=torch.float64))
         return Record(model=weighted_mean(fed.ask("train", state, like=state), "model", "uniform"))
 
     @task

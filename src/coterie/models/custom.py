@@ -11,6 +11,7 @@ import importlib
 import inspect
 from typing import Any, ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
@@ -62,7 +63,8 @@ def load(path: str) -> type[nn.Module]:
     """
     module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        with torch.random.fork_rng(devices=[]):  # what a module draws when it is first imported must not shift seeded initial weights
+            found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"model '{path}' cannot be imported as package.module:Name: {error}") from None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):

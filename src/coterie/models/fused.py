@@ -105,12 +105,15 @@ class Fused(Architecture):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
         base = staged(self.base.build(shape, classes))
-        level = self.level or _last_map(base, shape)
+        last = _last_map(base, shape)
+        if last is None:
+            raise UserError(f"model '{self.base.name}' has no feature maps to fuse: none of {', '.join(base.levels)} gives any")
+        level = self.level or last
         with torch.no_grad():
             maps = base.lower(level).eval()(torch.zeros(2, *shape))
         base.train()
         if maps.dim() != 4:
-            raise UserError(f"method.level = '{level}' gives no feature maps; '{_last_map(base, shape)}' is the last level that does")
+            raise UserError(f"method.level = '{level}' gives no feature maps; '{last}' is the last level that does")
         channels = maps.shape[1]
         fusion = (
             ConvFusion(channels, self.bias, self.start) if self.operator == "conv" else Blend(channels if self.operator == "multi" else 1)
@@ -119,9 +122,9 @@ class Fused(Architecture):
 
 
 @torch.no_grad()
-def _last_map(base: Staged, shape: tuple[int, int, int]) -> str:
-    """The last level whose output is still B x C x H x W."""
-    x, found = torch.zeros(2, *shape), base.levels[0]
+def _last_map(base: Staged, shape: tuple[int, int, int]) -> str | None:
+    """The last level whose output is still B x C x H x W, if there is one."""
+    x, found = torch.zeros(2, *shape), None
     base.eval()
     for name in base.levels:
         x = base.get_submodule(name)(x)

@@ -14,7 +14,10 @@ __all__ = ["Pair", "PairNet"]
 
 
 class PairNet(nn.Module):
-    """A private and a shared network; each is called for itself."""
+    """A private and a shared network; each is called, and has its gradient clipped, for itself."""
+
+    networks: ClassVar[tuple[str, str]] = ("private.", "meme.")
+    """How the names of each one's parameters begin."""
 
     def __init__(self, private: nn.Module, meme: nn.Module) -> None:
         super().__init__()

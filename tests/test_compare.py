@@ -1,0 +1,270 @@
+"""Comparisons: what runs, what is reused, what survives a kill, and what the numbers say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from coterie.compare import Arm, arm, arms_of, compare, finished, grid_of
+from coterie.contrast import Run, contrast
+from coterie.errors import RunError, UserError
+from coterie.experiment import Experiment
+from coterie.ledger import events
+from coterie.methods import FedAvg, FedProx
+from coterie.rounds import code_digest, run
+from coterie.tables import as_csv, as_latex, as_markdown, comparison, wide
+from coterie.testing import small_experiment
+
+
+def silent(arm: Arm):
+    return nullcontext([])
+
+
+def test_grids_are_over_any_key_and_a_methods_own_key_is_for_that_method(tmp_path) -> None:
+    plan = small_experiment(FedAvg())
+    arms = arms_of(plan, ["fedavg", "fedprox"], [0], tmp_path, {"method.mu": [0.1, 1.0], "training.epochs": [1, 5]})
+    assert [each.label for each in arms] == [
+        "fedavg epochs=1",
+        "fedavg epochs=5",
+        *(f"fedprox mu={mu} epochs={epochs}" for mu in ("0.1", "1.0") for epochs in (1, 5)),
+    ]
+    assert arms[-1].experiment.method == FedProx(mu=1.0)
+    assert arms[-1].experiment.training.epochs == 5
+    assert arms[-1].experiment.training.optimiser == plan.training.optimiser
+
+
+def test_a_method_that_the_experiment_sets_up_is_compared_as_set_up(tmp_path) -> None:
+    arms = arms_of(small_experiment(FedProx(mu=0.7)), ["fedavg", "fedprox"], [0], tmp_path)
+    assert arms[1].experiment.method == FedProx(mu=0.7)
+
+
+def test_a_folder_is_named_by_experiment_and_code(tmp_path, monkeypatch) -> None:
+    plan = small_experiment(FedAvg())
+    first = arm(plan, tmp_path, "fedavg")
+    assert first.folder == arm(plan.but(engine={"name": "inline"}), tmp_path, "fedavg").folder
+    assert first.folder != arm(plan.but(rounds=4), tmp_path, "fedavg").folder
+    monkeypatch.setattr("coterie.rounds._own_code", lambda: "another")
+    assert first.folder != arm(plan, tmp_path, "fedavg").folder
+
+
+def test_the_code_of_a_users_own_method_counts(tmp_path, monkeypatch) -> None:
+    module = tmp_path / "mine.py"
+    source = "from coterie.methods import FedAvg\nclass Mine(FedAvg):\n    name = ''\n"
+    module.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan = small_experiment(FedAvg()).overridden({"method": "mine:Mine"})
+    before = code_digest(plan)
+    module.write_text(source + "# changed\n")
+    assert code_digest(plan) != before
+
+
+def test_the_ledger_says_which_code_wrote_it(tmp_path) -> None:
+    plan = small_experiment(FedAvg()).but(engine={"name": "inline"})
+    run(plan, tmp_path / "run")
+    assert next(events(tmp_path / "run" / "ledger.jsonl"))["code"] == code_digest(plan)
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        (["method.mu"], "expected key=value,value"),
+        (["seed=1,2"], "a comparison has --seeds"),
+        (["method.nu=1"], "none of fedavg, local has such a key"),
+        (["training.epoch=1"], "training.epoch = 1"),
+    ],
+)
+def test_mistakes_in_a_grid(tmp_path, axes, sentence) -> None:
+    with pytest.raises(UserError, match=sentence):
+        arms_of(small_experiment(FedAvg()), ["fedavg", "local"], [0], tmp_path, grid_of(axes))
+
+
+def test_what_is_there_is_reused_and_one_at_a_time_gives_the_same_bits(tmp_path) -> None:
+    plan = small_experiment(FedAvg())
+    heard: list[str] = []
+
+    def watch(arm: Arm):
+        return nullcontext([lambda event: heard.append(f"{arm.title} {event['event']}")])
+
+    arms = arms_of(plan, ["fedavg", "local"], [0, 1], tmp_path / "a")
+    first = compare(arms, watch)
+    assert heard.count("local seed 1 round") == plan.rounds
+    assert heard.count("fedavg seed 0 end") == 1
+    heard.clear()
+    assert compare(arms, watch) == first
+    assert heard == []
+    again = compare(arms_of(plan, ["fedavg"], [0], tmp_path / "b"), silent, jobs=1)
+    assert again[0]["digest"] == first[0]["digest"]
+
+
+def test_an_arm_that_fails_does_not_stop_the_others_and_a_mistake_stops_all(tmp_path) -> None:
+    plan = small_experiment(FedAvg()).overridden({"admission.quorum": 1.0})
+    arms = arms_of(plan, ["fedavg"], [0], tmp_path, {"training.optimiser.lr": [1e30, 0.1]})
+    with pytest.raises(RunError, match=r"1 of 2 runs failed.*lr=1e\+30 seed 0: .*replies admitted"):
+        compare(arms, silent)
+    assert [finished(each) for each in arms] == [False, True]
+    wrong = arms_of(plan.overridden({"data.source": "mnist"}), ["fedavg"], [0], tmp_path / "wrong")
+    with pytest.raises(UserError, match="mnist"):
+        compare(wrong, silent, data=tmp_path / "nothing")
+    assert not wrong[0].folder.exists()
+
+
+WORDS = ["compare", "digits-two-class", "--methods", "fedavg,local", "--seeds", "0,1", "--set", "rounds=12", "--set", "cohort=4"]
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "coterie", *WORDS, "--out", str(folder), *more]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder.parent)
+
+
+def rounds_in(folder: Path) -> dict[str, int]:
+    return {path.parent.name: sum(e["event"] == "round" for e in events(path)) for path in folder.glob("*/ledger.jsonl")}
+
+
+def wait_until(process: subprocess.Popen[str], ready) -> None:
+    while not ready() and process.poll() is None:
+        time.sleep(0.01)
+
+
+def same(text: str) -> list[dict]:
+    """What must not depend on interruptions: all but the clock."""
+    found = json.loads(text)
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in found["runs"]]
+    return [*rows, found["reaches"], found["differences"], [each["accuracy"] for each in found["standings"]]]
+
+
+def test_a_comparison_killed_half_way_runs_only_what_is_missing_and_ends_in_the_same_table(tmp_path) -> None:
+    calm = start(tmp_path / "calm", "--json")
+    killed = start(tmp_path / "killed")
+    folder = tmp_path / "killed"
+    wait_until(killed, lambda: any(folder.glob("*/summary.json")) and any(0 < n < 12 for n in rounds_in(folder).values()))
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    done = {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}
+    assert 0 < len(done) < 4
+    out, err = start(folder, "--json").communicate()
+    assert err == ""
+    expected, err = calm.communicate()
+    assert err == ""
+    assert same(out) == same(expected)
+    assert all(path.stat().st_mtime_ns == when for path, when in done.items())
+    assert len(rounds_in(folder)) == 4
+    for ledger in folder.glob("*/ledger.jsonl"):
+        lines = [(e["event"], e["round"]) for e in events(ledger) if e["event"] in ("round", "end")]
+        assert lines == [*(("round", n) for n in range(1, 13)), ("end", 12)]
+    assert any(e["event"] == "resume" for path in folder.glob("*/ledger.jsonl") for e in events(path))
+
+
+def test_ctrl_c_stops_all_and_says_how_to_go_on(tmp_path) -> None:
+    process = start(tmp_path / "run")
+    wait_until(process, lambda: any(rounds_in(tmp_path / "run").values()))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "of 4 runs are done. Go on with the same command" in err
+    assert "Traceback" not in err
+    before = rounds_in(tmp_path / "run")
+    time.sleep(0.3)
+    assert rounds_in(tmp_path / "run") == before
+
+
+def summary(accuracy: float, crossing: int | None, setup: int = 0) -> dict:
+    crossed = None if crossing is None else {"round": crossing, "bytes": 100 * crossing}
+    return {
+        "protocols": {"global": {"accuracy": {"last": accuracy}}},
+        "targets": {"global": {"0.9": {"first_crossing": crossed}}},
+        "bytes": {"up": 500, "down": 500, "setup_up": setup, "setup_down": 0},
+        "seconds": 2.0,
+    }
+
+
+RUNS = [
+    *(Run("fedavg", seed, summary(accuracy, 10 + seed)) for seed, accuracy in enumerate((0.90, 0.91, 0.95))),
+    *(Run("better", seed, summary(accuracy, 5, setup=50)) for seed, accuracy in enumerate((0.92, 0.93, 0.98))),
+    *(Run("noise", seed, summary(accuracy, None if seed else 3)) for seed, accuracy in enumerate((0.95, 0.90, 0.96))),
+]
+
+
+def test_differences_are_paired_and_noise_is_not_sold_as_a_win() -> None:
+    better, noise = contrast(RUNS).differences
+    # by hand: differences 2, 2, 3 points; mean 7/3, standard deviation 0.57735; t(2, 97.5%) = 4.302653; half width 1.43422
+    assert (better.mean, better.low, better.high) == pytest.approx((0.0233333, 0.0089911, 0.0376755), abs=1e-6)
+    assert better.shown
+    assert noise.mean == pytest.approx(0.05 / 3)
+    assert noise.shown is False
+    text = as_markdown(comparison("t", contrast(RUNS)))
+    assert "| noise | global | +1.67 | -6.32 to +9.65 | no difference shown |" in text
+    assert "| better | global | +2.33 | +0.90 to +3.77 | higher |" in text
+
+
+def test_what_targets_took_against_a_baseline() -> None:
+    reaches = {reach.label: reach for reach in contrast(RUNS).reaches}
+    better, noise = reaches["better"], reaches["noise"]
+    assert (better.rounds.mean, better.bytes.mean) == (5, 550)
+    assert better.fewer_rounds == pytest.approx(11 / 5)
+    assert better.fewer_bytes == pytest.approx(1100 / 550)
+    assert (noise.reached, noise.seeds, noise.rounds, noise.fewer_rounds) == (1, 3, None, None)
+    assert "reached by 1 of 3 seeds" in as_markdown(comparison("t", contrast(RUNS)))
+    swapped = {reach.label: reach.fewer_rounds for reach in contrast(RUNS, "better").reaches}
+    assert swapped == {"fedavg": pytest.approx(5 / 11), "better": 1.0, "noise": None}
+    with pytest.raises(UserError, match="did you mean 'better'"):
+        contrast(RUNS, "beter")
+
+
+def test_one_seed_has_no_spread_and_no_interval() -> None:
+    found = contrast([each for each in RUNS if each.seed == 0])
+    text = as_markdown(comparison("t", found))
+    assert "one seed: no interval" in text
+    assert "±" not in text
+
+
+def test_the_formats_hold_the_same_numbers() -> None:
+    found = contrast(RUNS)
+    rows = list(csv.DictReader(io.StringIO(as_csv(wide(found)))))
+    assert [row["method"] for row in rows] == ["fedavg", "better", "noise"]
+    assert float(rows[0]["global mean"]) == pytest.approx(0.92)
+    assert float(rows[1]["global less fedavg low"]) == pytest.approx(0.0089911, abs=1e-6)
+    assert rows[2]["rounds to global 0.9"] == ""
+    sheets = comparison("ours_1", found)
+    assert "| better | **94.33% ± 3.21** |" in as_markdown(sheets)
+    latex = as_latex(sheets)
+    assert r"better & \textbf{94.33\% $\pm$ 3.21}" in latex
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 3
+
+
+def test_the_command_line(tmp_path, capsys, monkeypatch) -> None:
+    from coterie import cli
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(
+            sys, "argv", ["coterie", "compare", "digits-two-class", "--set", "rounds=2", "--methods", "fedavg,local", *words]
+        )
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    assert "expected one format" in call("--csv", "--json")[2]
+    code, _, err = call("--baseline", "locl")
+    assert (code, "did you mean 'local'" in err) == (2, True)
+    assert os.listdir(tmp_path) == []
+    code, out, _ = call("--baseline", "local", "--grid", "training.epochs=1", "--csv")
+    assert (code, out) == (2, "")  # with a grid, labels carry it
+    code, out, _ = call("--csv")
+    assert code == 0
+    assert [row["method"] for row in csv.DictReader(io.StringIO(out))] == ["fedavg", "local"]
+    assert "\\toprule" in call("--latex")[1]
+    assert "| fedavg |" in call("--markdown")[1]
+    assert Experiment.load("digits-two-class").name in call()[1]

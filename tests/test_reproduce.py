@@ -1,0 +1,221 @@
+"""Recipes: data in, our number beside the paper's out, a verdict on each claim."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie import cli
+from coterie.data.partitions import IID
+from coterie.errors import UserError
+from coterie.models import CNN
+from coterie.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes
+
+RECIPE = """
+title = "Digits"
+paper = "Nobody, 2026"
+numbers = "Made up."
+columns = ["few", "many"]
+
+[experiment]
+name = "tiny"
+data = { source = "digits", train = 300, test = 100 }
+partition = { name = "iid", clients = 5 }
+model = { name = "mlp", hidden = [16] }
+method = "fedavg"
+training.optimiser = { name = "sgd", lr = 0.1 }
+
+[[tables]]
+name = "MLP"
+rows = [{ name = "fedavg", paper = [0.5, "-"] }, { name = "local" }]
+
+[[changes]]
+measure = "last"
+protocol = "global"
+
+[[changes]]
+row = "local"
+protocol = "local_post"
+set.method = "local"
+
+[[changes]]
+column = "few"
+set.rounds = 1
+
+[[changes]]
+column = "many"
+set.rounds = 3
+set.partition.clients = 3
+
+[scales.smoke]
+seeds = [0, 1]
+takes = "seconds"
+differs = ["everything"]
+
+[scales.paper]
+seeds = [0]
+takes = "longer"
+
+[[scales.paper.changes]]
+row = "local"
+skip = true
+
+[[claims]]
+text = "More rounds are better."
+comparisons = [{ left = "MLP / fedavg / many", relation = ">", right = "MLP / fedavg / few" }]
+
+[[claims]]
+text = "Phones get warm."
+untestable = "we have no phones"
+"""
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["coterie", "reproduce", *words])
+        monkeypatch.setattr(cli, "console", cli.Console(width=160))
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def cell(*values: float | None, rounds: int = 100) -> Found:
+    return Found(None, "rounds", values, rounds)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "factor", "found"),
+    [
+        (cell(10.0), cell(20.0), 1.0, True),
+        (cell(20.0), cell(10.0), 1.0, False),
+        (cell(10.0), cell(10.0), 1.0, False),
+        (cell(9.0, 13.0), cell(10.0, 14.0), 1.0, True),
+        (cell(10.0), cell(50.0), 0.1, False),
+        (cell(10.0), cell(None), 1.0, True),
+        (cell(10.0), cell(None), 0.05, None),
+        (cell(None), cell(90.0), 1.0, False),
+        (cell(None), cell(None), 1.0, None),
+        (cell(10.0, None, rounds=20), cell(30.0, 30.0), 1.0, None),
+    ],
+)
+def test_a_comparison_knows_what_a_limit_of_rounds_leaves_open(left, right, factor, found) -> None:
+    cells = {Key("t", "l", "c"): left, Key("t", "r", "c"): right}
+    less = Comparison(left="t / l / c", relation="<", right="t / r / c", factor=factor)
+    assert judge(Claim(text="", comparisons=(less,)), cells).comparisons == (found,)
+
+
+def test_more_is_less_turned_round_and_a_number_will_do() -> None:
+    cells = {Key("t", "a", "c"): cell(10.0)}
+    claim = Claim(text="", comparisons=tuple(Comparison(left="t / a / c", relation=r, right=n) for r, n in ((">", 9.0), ("<", 9.0))))
+    assert judge(claim, cells).comparisons == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ("aa", "holds"),
+        ("ab", "holds in part"),
+        ("bb", "does not hold here"),
+        ("ax", "holds in part"),
+        ("bx", "does not hold here"),
+        ("xx", "not testable here"),
+        ("", "not testable here"),
+    ],
+)
+def test_verdicts(rows, verdict) -> None:
+    cells = {Key("t", "a", "c"): cell(10.0), Key("t", "b", "c"): cell(30.0)}
+    comparisons = tuple(Comparison(left=f"t / {row} / c", relation="<", right=20.0) for row in rows)
+    assert judge(Claim(text="", comparisons=comparisons), cells).verdict == verdict
+
+
+def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
+    Path("mine.toml").write_text(RECIPE)
+    code, out, err = call("mine.toml", "--scale", "smoke", "--out", "results")
+    assert (code, err) == (0, "")
+    result = json.loads(Path("results/result.json").read_text())
+    cells = {(each["row"], each["column"]): each for each in result["cells"]}
+    assert len(cells) == 4
+    assert cells["fedavg", "few"]["paper"] == 0.5
+    assert cells["fedavg", "many"]["paper"] is None
+    runs = {path.parent: json.loads(path.read_text()) for path in Path("runs/reproduce/mine").glob("*/summary.json")}
+    last = sorted(s["protocols"]["global"]["accuracy"]["last"] for s in runs.values() if s["rounds"] == 3 and "global" in s["protocols"])
+    assert sorted(cells["fedavg", "many"]["values"]) == last
+    assert [each["verdict"] for each in result["claims"]] == ["holds", "not testable here"]
+    page = Path("results/result.md").read_text()
+    assert "| fedavg | 50.00% |" in page
+    assert "- everything" in page
+    assert "we have no phones" in page
+    assert "not run" in call("mine.toml", "--scale", "paper")[1]
+    assert len(list(Path("runs/reproduce/mine").glob("*/summary.json"))) == len(runs)  # all of it was there
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('left = "MLP / fedavg / many"', 'left = "MLP / fedavg / lots"', "is no cell, did you mean 'MLP / fedavg / many'"),
+        ('row = "local"\nprotocol', 'row = "locl"\nprotocol', "a change is for no cell"),
+        ('paper = [0.5, "-"]', "paper = [0.5]", "needs a number, or '-', for each of the 2 columns"),
+        ('measure = "last"\n', "", "give every cell a measure"),
+        ('relation = ">"', 'relation = "~"', "relation"),
+        ("title", "titel", "titel"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_sentences(call, old, new, sentence) -> None:
+    Path("mine.toml").write_text(RECIPE.replace(old, new))
+    code, _, err = call("mine.toml", "--scale", "smoke")
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("mcmahan",), "did you mean 'mcmahan-table2'"),
+        (("mcmahan-table2", "--scale", "laptp"), "did you mean 'laptop'"),
+        ((), "either the name of a recipe or --list"),
+    ],
+)
+def test_mistakes_on_the_command_line(call, words, sentence) -> None:
+    code, _, err = call(*words)
+    assert code == 2
+    assert sentence in err
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_every_recipe_is_whole_at_every_scale(name) -> None:
+    recipe = Recipe.load(name)
+    assert {"smoke", "laptop", "paper"} <= set(recipe.scales)
+    for scale in recipe.scales:
+        assert list(cells_of(recipe, scale))
+
+
+def test_the_paper_scale_is_as_published_whatever_was_asked_before() -> None:
+    recipe = Recipe.load("mcmahan-table2")
+    list(cells_of(recipe, "laptop"))
+    plan = dict(cells_of(recipe, "paper"))[Key("CNN", "E=5, B=10", "IID")]
+    assert plan.target == 0.99
+    assert plan.experiment.partition == IID(clients=100)
+    assert (plan.experiment.model, plan.experiment.cohort, plan.experiment.data.train) == ((CNN(),), 10, None)
+    assert (plan.experiment.training.epochs, plan.experiment.training.batch) == (5, 10)
+
+
+def test_the_smoke_scale_runs_and_the_list_lists(call) -> None:
+    code, out, _ = call("mcmahan-table2", "--scale", "smoke", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert len(result["cells"]) == 12
+    assert {each["verdict"] for each in result["claims"]} <= {"holds", "holds in part", "does not hold here", "not testable here"}
+    assert "mcmahan-table2" in call("--list")[1]
+    assert [row["name"] for row in json.loads(call("--list", "--json")[1])] == list(recipes())
