@@ -132,42 +132,48 @@ class _Reader:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._sent: dict[bytes, dict[bytes, int]] = {}
-        """The head of an exchange, up to its task -> the rest of it -> how often it came."""
+        self._sent: dict[bytes, dict[int, int]] = {}
+        """An exchange up to its task -> number of a content -> how often it came."""
+        self._numbers: dict[bytes, int] = {}
+        """The rest of an exchange, from its client on -> the number of its content."""
+        self._contents: dict[tuple[str, str, int, int], int] = {}
+        """Direction, kind, payload and framed bytes -> their number."""
         self._rounds: dict[bytes, int] = {}
-        """The head of an exchange or an evaluation -> its round."""
-        self._contents: dict[bytes, tuple[str, str, int, int]] = {}
-        """The rest of an exchange, from its client on -> direction, kind, payload and framed bytes."""
+        """An exchange up to its task, or an evaluation up to its round -> the round."""
         self._curves: dict[bytes, dict[int, float]] = {}
-        """Protocol, client and metric of an evaluation -> its curve."""
-        self._last: dict[bytes, tuple[int, float] | None] = {}
-        """The same for clients -> the latest round and value."""
+        """Protocol, client and metric of an evaluation -> the curve it belongs to."""
+        self._last: dict[bytes, tuple[int, float]] = {}
+        """The same, of a client -> the latest round and value."""
         self._whose: dict[bytes, tuple[str, str, int]] = {}
+        """The same -> protocol, metric and client."""
         self._latest: dict[tuple[str, int | None], bytes] = {}
         self._damaged: list[int] = []
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Every line, then what is missing. The two frequent events are counted here, without a call: this loop is the time of a report."""
-        sent, contents, rounds, curves, last = self._sent, self._contents, self._rounds, self._curves, self._last
+        sent, numbers, rounds, curves, last = self._sent, self._numbers, self._rounds, self._curves, self._last
         half = 0
         for number, line in enumerate(lines, 1):
-            kind = line[10:20]
-            if kind == b'exchange",':
+            event = line[10:20]
+            if event == b'exchange",':
                 head, _, rest = line.partition(b',"client":')
-                if rest in contents and head in sent:
-                    counts = sent[head]
-                    counts[rest] = counts.get(rest, 0) + 1
+                if rest in numbers and head in sent:
+                    counts, content = sent[head], numbers[rest]
+                    counts[content] = counts.get(content, 0) + 1
                     continue
-            elif kind == b"evaluation":
+            elif event == b"evaluation":
                 head, _, rest = line.partition(b',"protocol":')
                 key, _, value = rest.rpartition(b',"value":')
-                if head in rounds and value[-2:] == b"}\n" and _is_number(value[:-2]):
-                    if key in last:
-                        last[key] = (rounds[head], float(value[:-2]))
-                        continue
-                    if key in curves:
-                        curves[key][rounds[head]] = float(value[:-2])
-                        continue
+                if head in rounds and value[-2:] == b"}\n":
+                    try:
+                        if key in last:
+                            last[key] = (rounds[head], float(value[:-2]))
+                            continue
+                        if key in curves:
+                            curves[key][rounds[head]] = float(value[:-2])
+                            continue
+                    except ValueError:
+                        pass
             if not line.endswith(b"\n"):
                 half = len(line)
             elif not self._parse(line):
@@ -214,13 +220,13 @@ class _Reader:
     def _take_exchange(self, event: Event, line: bytes) -> None:
         content = (str(event["direction"]), str(event["kind"]), int(event["payload_bytes"]), int(event["framed_bytes"]))
         _add(self.run, int(event["round"]), content, 1)
-        pieces = line.split(b",", 4)
-        if pieces[:4] == _pieces(event, "event", "round", "task", "client"):
-            if len(self._contents) + len(self._tally) > FORGET:
+        head, _, rest = line.partition(b',"client":')
+        if head == _written(event, "event", "round", "task") and rest.startswith(b"%d," % event["client"]):
+            if len(self._numbers) > FORGET:
                 self._settle()
-            self._rounds[pieces[1]] = event["round"]
-            self._known.update(pieces[2:4])
-            self._contents[pieces[4]] = content
+            self._sent.setdefault(head, {})
+            self._rounds[head] = event["round"]
+            self._numbers[rest] = self._contents.setdefault(content, len(self._contents))
 
     def _take_evaluation(self, event: Event, line: bytes) -> None:
         if "epoch" in event:  # a newcomer's, who has a line of its own
@@ -228,15 +234,19 @@ class _Reader:
         protocol, metric, who, seen = event["protocol"], event["metric"], event["client"], Seen(int(event["round"]), float(event["value"]))
         if "domain" in event:
             protocol = f"on {event['domain']}"
-        found: dict[int, Any] = self.run.curves[protocol][metric] if who is None else self.run.clients[protocol][metric]
         if who is None:
-            found[seen.round] = seen.value
+            self.run.curves[protocol][metric][seen.round] = seen.value
         else:
-            found[int(who)] = seen
-        written = _pieces(event, "event", "round", "protocol", "client", "metric")
-        if "domain" not in event and line.startswith(b",".join(written) + b',"value":'):
-            self._rounds[written[1]] = seen.round
-            self._slots[b",".join(written[2:])] = (found, who)
+            self.run.clients[protocol][metric][int(who)] = seen
+        head, _, rest = line.partition(b',"protocol":')
+        key, _, _ = rest.rpartition(b',"value":')
+        plain = line.startswith(_written(event, "event", "round", "protocol", "client", "metric") + b',"value":')
+        if plain and "domain" not in event:
+            self._rounds[head] = seen.round
+            if who is None:
+                self._curves[key] = self.run.curves[protocol][metric]
+            else:
+                self._last[key], self._whose[key] = seen, (protocol, metric, int(who))
 
     def _exhibit(self, line: bytes) -> None:
         """Of all but lines over rounds only the latest is drawn, so only the latest is parsed, at the end."""
@@ -258,14 +268,15 @@ class _Reader:
                 self.run.missing.append(f"its last line of the exhibit '{key[0]}' is damaged")
 
     def _settle(self) -> None:
-        """Turn counted lines into bytes, and forget their pieces."""
-        for (round, content), times in self._tally.items():
-            _add(self.run, self._rounds[round], self._contents[content], times)
-        self._tally.clear()
-        self._contents.clear()
-        for protocol in self.run.clients.values():
-            for found in protocol.values():
-                found.update({client: Seen(*seen) for client, seen in found.items()})
+        """Turn what was counted into bytes and measurements, and forget its pieces."""
+        contents = list(self._contents)
+        for head, counts in self._sent.items():
+            for number, times in counts.items():
+                _add(self.run, self._rounds[head], contents[number], times)
+        for key, (protocol, metric, client) in self._whose.items():
+            self.run.clients[protocol][metric][client] = Seen(*self._last[key])
+        for pieces in (self._sent, self._numbers, self._contents):
+            pieces.clear()
 
     def _say_what_is_missing(self, half: int) -> None:
         run, say = self.run, self.run.missing.append
@@ -289,10 +300,13 @@ def _checked(event: Event) -> Event:
     return event
 
 
-def _pieces(event: Event, *keys: str) -> list[bytes]:
-    """How the ledger writes these keys: only such lines are read by their pieces."""
-    opened = [f'"{key}":{json.dumps(event[key])}' for key in keys]
-    return [b"{" + opened[0].encode(), *(piece.encode() for piece in opened[1:])]
+def _written(event: Event, *keys: str) -> bytes:
+    """How the ledger begins a line with these keys: only such lines are read by their pieces.
+
+    >>> _written({"event": "round", "round": 3}, "event", "round")
+    b'{"event":"round","round":3'
+    """
+    return ("{" + ",".join(f'"{key}":{json.dumps(event[key])}' for key in keys)).encode()
 
 
 def _add(run: Run, round: int, content: tuple[str, str, int, int], times: int) -> None:
