@@ -366,7 +366,7 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
     if measure is None or protocol is None or (measure == "rounds" and target is None):
         raise UserError("a recipe's changes give every cell a measure, a protocol and, for rounds, a target")
     assign(table, "evaluation.protocols", [protocol])
-    if measure == "rounds":
+    if measure == "rounds" and target not in table["evaluation"].get("targets", ()):  # one that is listed is passed, not stopped at
         assign(table, "evaluation.targets", [target])
         assign(table, "evaluation.stop_at", target)
     return Plan(Experiment.parse(table), measure, protocol, target)

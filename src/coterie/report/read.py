@@ -274,7 +274,8 @@ class _Reader:
             for number, times in counts.items():
                 _add(self.run, self._rounds[head], contents[number], times)
         for key, (protocol, metric, client) in self._whose.items():
-            self.run.clients[protocol][metric][client] = Seen(*self._last[key])
+            found = self.run.clients[protocol][metric]
+            found[client] = max(found[client], Seen(*self._last[key]), key=lambda seen: seen.round)
         for pieces in (self._sent, self._numbers, self._contents):
             pieces.clear()
 
