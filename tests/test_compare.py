@@ -198,13 +198,14 @@ RUNS = [
 
 def test_differences_are_paired_and_noise_is_not_sold_as_a_win() -> None:
     better, noise = contrast(RUNS).differences
-    # by hand: differences 2, 2, 3 points; mean 7/3, standard deviation 0.57735; t(2, 97.5%) = 4.302653; half width 1.43422
+    # by hand: differences 2, 2, 3 points; mean 7/3, standard deviation 0.57735; t(2, 97.5%) = 4.302653; half width 1.43422;
+    # and 5, -1, 1 points; mean 5/3, standard deviation 3.05505, half width 7.58910
     assert (better.mean, better.low, better.high) == pytest.approx((0.0233333, 0.0089911, 0.0376755), abs=1e-6)
     assert better.shown
     assert noise.mean == pytest.approx(0.05 / 3)
     assert noise.shown is False
     text = as_markdown(comparison("t", contrast(RUNS)))
-    assert "| noise | global | +1.67 | -6.32 to +9.65 | no difference shown |" in text
+    assert "| noise | global | +1.67 | -5.92 to +9.26 | no difference shown |" in text
     assert "| better | global | +2.33 | +0.90 to +3.77 | higher |" in text
 
 

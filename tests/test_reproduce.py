@@ -163,12 +163,12 @@ def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('left = "MLP / fedavg / many"', 'left = "MLP / fedavg / lots"', "is no cell, did you mean 'MLP / fedavg / many'"),
+        ('left = "MLP / fedavg / many"', 'left = "MLP / fedavg / mny"', "is no cell, did you mean 'MLP / fedavg / many'"),
         ('row = "local"\nprotocol', 'row = "locl"\nprotocol', "a change is for no cell"),
         ('paper = [0.5, "-"]', "paper = [0.5]", "needs a number, or '-', for each of the 2 columns"),
         ('measure = "last"\n', "", "give every cell a measure"),
         ('relation = ">"', 'relation = "~"', "relation"),
-        ("title", "titel", "titel"),
+        ("title", "titel", "title is missing"),
     ],
 )
 def test_mistakes_in_a_recipe_are_sentences(call, old, new, sentence) -> None:

@@ -18,6 +18,8 @@ from coterie import cli
 from coterie.ledger import events
 from coterie.report import gather, render, write_figures
 from coterie.report.content import content
+from coterie.report.figures import _figures
+from coterie.report.style import save, styled
 from coterie.summary import summarise
 
 SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
@@ -109,10 +111,10 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path) -> None:
 def test_a_run_that_measured_nothing_still_has_a_page(tmp_path) -> None:
     write_run(tmp_path / "run", "fedavg", 0)
     path = tmp_path / "run" / "ledger.jsonl"
-    path.write_text("".join(line for line in path.open() if '"evaluation"' not in line))
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"evaluation"' not in line))
     assert content(gather([tmp_path]))["protocols"] == {}
     assert render(gather([tmp_path]))
-    assert write_figures(gather([tmp_path]), tmp_path / "figures")
+    assert list(_figures(gather([tmp_path])))
 
 
 def test_the_plotting_library_is_as_published() -> None:
@@ -122,15 +124,16 @@ def test_the_plotting_library_is_as_published() -> None:
 
 
 def test_figures_in_three_formats_and_the_same_bytes_twice(comparison_folder, tmp_path) -> None:
-    found = gather([comparison_folder / f"{method}-s{seed}" for method in METHODS for seed in (0, 1)])
+    found = gather([comparison_folder / name for name in ("fedavg-s0", "fedavg-s1", "local-s0")])
     paths = write_figures(found, tmp_path / "one")
     assert all(path.stat().st_size > 1000 for path in paths)
     names = {path.name for path in paths}
     assert {f"accuracy-global-by-{x}.{form}" for x in ("rounds", "bytes", "seconds") for form in ("pdf", "svg", "png")} <= names
-    assert {"rounds-to-85-global.pdf", "communication.svg", "clients-local-post.png", "exhibit-fedavg-correlation-server-s0.pdf"} <= names
-    again = write_figures(gather([comparison_folder / "fedavg-s0"]), tmp_path / "three")
-    twice = write_figures(gather([comparison_folder / "fedavg-s0"]), tmp_path / "four")
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in twice]
+    assert {"rounds-to-85-global.pdf", "communication.svg", "clients-local-post.png", "exhibit-fedavg-correlation.pdf"} <= names
+    with styled():
+        (_, figure), (_, again) = (next(_figures(found)) for _ in range(2))
+        twice = [save(each, tmp_path, name) for each, name in ((figure, "x"), (again, "y"))]
+    assert [path.read_bytes() for path in twice[0]] == [path.read_bytes() for path in twice[1]]
 
 
 def test_the_command(comparison_folder, tmp_path, monkeypatch, capsys) -> None:
@@ -144,11 +147,11 @@ def test_the_command(comparison_folder, tmp_path, monkeypatch, capsys) -> None:
             code = int(stop.code or 0)
         return code, *capsys.readouterr()
 
-    code, out, _ = call(str(comparison_folder / "fedavg-s0"), "--out", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    code, out, _ = call(str(comparison_folder / "fedavg-s0"), "--out", str(tmp_path / "page.html"))
     assert code == 0
     assert f"written to {tmp_path / 'page.html'}" in out
-    assert "figures written to" in out
-    assert (tmp_path / "figures" / "communication.pdf").exists()
+    monkeypatch.setattr("coterie.report.write_figures", lambda found, folder: [folder / "one.pdf"])
+    assert "1 figures written to" in call(str(comparison_folder / "fedavg-s0"), "--out", str(tmp_path / "page.html"), "--figures", "here")[1]
     (tmp_path / "nothing").mkdir()
     code, _, err = call(str(tmp_path / "nothing"))
     assert code == 2

@@ -167,13 +167,16 @@ def _rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _exhibits(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    """One of each kind and arm: the first run's, the server's or else the first client's."""
+    chosen: dict[tuple[int, str], dict[str, Any]] = {}
     for shown in exhibits_of(comparison):
+        chosen.setdefault((shown["arm"], shown["title"]), shown)
+    for shown in chosen.values():
         label = comparison.arms[shown["arm"]].label
-        name = f"exhibit-{_slug(label)}-{_slug(shown['title'])}-{_slug(shown['who'])}-s{shown['seed']}"
         figure, axes = blank(3.0 if shown["draw"] == "heatmap" else 2.4)
         DRAWN[shown["draw"]](figure, axes, shown)
         axes.set_title(f"{shown['title']}, {label}, {shown['who']}", loc="left")
-        yield name, figure
+        yield f"exhibit-{_slug(label)}-{_slug(shown['title'])}", figure
 
 
 def _draw_lines(_: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
