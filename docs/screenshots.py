@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 WIDTHS = {"desktop": (1280, 1), "phone": (360, 2)}
-TALLEST = 12000
-"""Pixels of the page that are kept: what a reader of the docs scrolls through."""
+TALLEST = 3600
+"""CSS pixels of the page that are kept: the headline, curves, targets, clients."""
 
 
 def shoot(page_file: Path, stem: Path) -> None:

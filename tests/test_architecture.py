@@ -72,7 +72,19 @@ def test_there_is_one_training_loop() -> None:
     assert calls == ["fit.py"]
 
 
-@pytest.mark.parametrize("module", ["coterie.ledger", "coterie.summary", "coterie.tables", "coterie.progress", "coterie.contrast", "coterie.track", "coterie.watch", "coterie.report"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "coterie.ledger",
+        "coterie.summary",
+        "coterie.tables",
+        "coterie.progress",
+        "coterie.contrast",
+        "coterie.track",
+        "coterie.watch",
+        "coterie.report",
+    ],
+)
 def test_what_reads_ledgers_does_not_need_torch(module) -> None:
     code = f"import sys, {module}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

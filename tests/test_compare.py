@@ -117,7 +117,7 @@ def test_an_arm_that_fails_does_not_stop_the_others_and_a_mistake_stops_all(tmp_
     assert not wrong[0].folder.exists()
 
 
-ROUNDS = 10
+ROUNDS = 8
 SETTINGS = [f"rounds={ROUNDS}", "cohort=4", "data.train=400"]
 PROGRAM = "import coterie.rounds; coterie.rounds._own_code = lambda: 'fixed'; import coterie.cli; coterie.cli.main()"
 """The command line, with the digest of the code held still: sources may be edited while tests run."""
@@ -136,7 +136,7 @@ def rounds_in(folder: Path) -> dict[str, int]:
 
 def wait_until(process: subprocess.Popen[str], ready) -> None:
     while not ready() and process.poll() is None:
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def without_clock(arms: list[Arm], summaries: list[dict]) -> list:

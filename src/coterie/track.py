@@ -21,6 +21,7 @@ round 1: a new record
 from __future__ import annotations
 
 import importlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -141,9 +142,7 @@ class MLflow(Tracker):
         self._client.log_batch(self.run, params=params)
 
     def write(self, round: int, scalars: Mapping[str, float]) -> None:
-        from time import time
-
-        now = int(1000 * time())
+        now = int(1000 * time.time())
         self._client.log_batch(self.run, metrics=[self._entities.Metric(name, value, now, round) for name, value in scalars.items()])
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from coterie.method import Federation, Reply
 from coterie.methods import FedAvg, FedFusion, FedProx
 from coterie.models import MODELS, CifarCNN
 from coterie.models.fused import Blend, ConvFusion, Fused
+from coterie.optim import Sgd
 from coterie.record import EMPTY, Record, read
 from coterie.seeds import scoped
 from coterie.site import SERVER, Bench, Site
@@ -458,8 +459,10 @@ def test_newcomers(personal, tmp_path) -> None:
 
 
 def test_a_newcomer_keeps_the_extractor_it_was_given(monkeypatch) -> None:
-    method = FedFusion(operator="multi")
+    """Even with a term over all parameters that move and weight decay, which shrinks whatever has a gradient, if of 0."""
+    method = FedFusion(operator="multi", terms=(ProximalTerm(mu=0.1),))
     site = maps_experiment(method).population().site(0, 1, Bench())
+    site.training = site.training.but(optimiser=Sgd(lr=0.1, weight_decay=0.01))
     site.architecture = method.network(site.architecture, 0)
     model = Record({name: value for name, value in site.fresh().items() if not name.startswith("past.")})
     seen, fit = [], Site.fit

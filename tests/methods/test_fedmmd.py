@@ -169,6 +169,13 @@ def test_mmd2_is_safe_between_distances_that_square_to_nothing(rule, dtype) -> N
             assert torch.isfinite(local.grad).all(), power
 
 
+def test_mmd2_is_never_negative() -> None:
+    """The same samples in another order: what is left is rounding, of either sign."""
+    for seed in range(60):
+        x = torch.randn(9, 4, generator=torch.Generator().manual_seed(seed))
+        assert 0 <= mmd2(x, x.flip(0)).item() < 1e-5
+
+
 def test_the_gradient_at_home_is_zero() -> None:
     """To rounding: what rounds is the sum over pairs, whose entries the narrowest kernel makes large for samples that are close."""
     for dtype in TOLERANCE:

@@ -16,7 +16,7 @@ def accuracy(method: str, seed: int, round: int) -> float:
     return ceiling * (1 - 0.7**round) + 0.004 * seed
 
 
-def experiment(method: str, seed: int, **changes: Any) -> dict[str, Any]:
+def experiment(method: str, seed: int, /, **changes: Any) -> dict[str, Any]:
     return {
         "name": "toy",
         "data": {"source": [{"name": "digits"}]},
@@ -30,7 +30,7 @@ def experiment(method: str, seed: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def write_run(folder: Path, method: str, seed: int, **changes: Any) -> Path:
+def write_run(folder: Path, method: str, seed: int, /, **changes: Any) -> Path:
     """One run, with everything that a ledger can hold."""
     folder.mkdir(parents=True)
     with Ledger(folder / "ledger.jsonl") as ledger:

@@ -9,17 +9,18 @@ import json
 import re
 import sys
 from importlib import resources
+from itertools import islice
 from statistics import mean, stdev
 
 import pytest
-from tests.report.ledgers import METHODS, ROUNDS, accuracy, write_run
+from tests.report.ledgers import ROUNDS, accuracy, write_run
 
 from coterie import cli
 from coterie.ledger import events
 from coterie.report import gather, render, write_figures
 from coterie.report.content import content
 from coterie.report.figures import _figures
-from coterie.report.style import save, styled
+from coterie.report.style import styled
 from coterie.summary import summarise
 
 SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
@@ -123,17 +124,22 @@ def test_the_plotting_library_is_as_published() -> None:
     assert "MIT" in resources.files("coterie.report").joinpath("plotly.LICENSE").read_text()
 
 
-def test_figures_in_three_formats_and_the_same_bytes_twice(comparison_folder, tmp_path) -> None:
-    found = gather([comparison_folder / name for name in ("fedavg-s0", "fedavg-s1", "local-s0")])
-    paths = write_figures(found, tmp_path / "one")
-    assert all(path.stat().st_size > 1000 for path in paths)
-    names = {path.name for path in paths}
-    assert {f"accuracy-global-by-{x}.{form}" for x in ("rounds", "bytes", "seconds") for form in ("pdf", "svg", "png")} <= names
-    assert {"rounds-to-85-global.pdf", "communication.svg", "clients-local-post.png", "exhibit-fedavg-correlation.pdf"} <= names
+def test_figures_of_everything(comparison_folder) -> None:
     with styled():
-        (_, figure), (_, again) = (next(_figures(found)) for _ in range(2))
-        twice = [save(each, tmp_path, name) for each, name in ((figure, "x"), (again, "y"))]
-    assert [path.read_bytes() for path in twice[0]] == [path.read_bytes() for path in twice[1]]
+        names = {name for name, _ in _figures(gather([comparison_folder]))}
+    assert {f"accuracy-{protocol}-by-{x}" for protocol in ("global", "local-post") for x in ("rounds", "bytes", "seconds")} <= names
+    assert {"rounds-to-85-global", "communication", "clients-local-post"} <= names
+    assert {f"exhibit-fedavg-{title}" for title in ("alpha", "weights", "correlation", "chosen")} <= names
+
+
+def test_figures_in_three_formats_and_the_same_bytes_twice(comparison_folder, tmp_path, monkeypatch) -> None:
+    made = _figures
+    monkeypatch.setattr("coterie.report.figures._figures", lambda found: islice(made(found), 1))
+    found = gather([comparison_folder / "fedavg-s0"])
+    paths, again = write_figures(found, tmp_path / "one"), write_figures(found, tmp_path / "two")
+    assert [path.name for path in paths] == [f"accuracy-global-by-rounds.{form}" for form in ("pdf", "svg", "png")]
+    assert [path.read_bytes()[:4] for path in paths] == [b"%PDF", b"<?xm", b"\x89PNG"]
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
 
 
 def test_the_command(comparison_folder, tmp_path, monkeypatch, capsys) -> None:
@@ -151,7 +157,9 @@ def test_the_command(comparison_folder, tmp_path, monkeypatch, capsys) -> None:
     assert code == 0
     assert f"written to {tmp_path / 'page.html'}" in out
     monkeypatch.setattr("coterie.report.write_figures", lambda found, folder: [folder / "one.pdf"])
-    assert "1 figures written to" in call(str(comparison_folder / "fedavg-s0"), "--out", str(tmp_path / "page.html"), "--figures", "here")[1]
+    assert (
+        "1 figures written to" in call(str(comparison_folder / "fedavg-s0"), "--out", str(tmp_path / "page.html"), "--figures", "here")[1]
+    )
     (tmp_path / "nothing").mkdir()
     code, _, err = call(str(tmp_path / "nothing"))
     assert code == 2

@@ -121,8 +121,6 @@ class FML(Method):
     def check(self, population: Population) -> None:
         if self.meme is None and len(set(population.plan.architectures)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
-        if self.meme is not None:
-            self.meme.build(population.pool.shape, population.pool.classes)
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return (self.meme or base) if client == SERVER else base

@@ -92,6 +92,8 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     """Write a figure in every format; the same figure gives the same bytes."""
     undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
     paths = [folder / f"{name}.{form}" for form in formats]
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not once for each format
     for path, form in zip(paths, formats, strict=True):
         figure.savefig(path, format=form, dpi=300, metadata=undated[form])
     return paths
