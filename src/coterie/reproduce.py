@@ -30,6 +30,7 @@ from coterie.tables import Cell, Sheet, as_markdown, percent
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
 
+Measure = Literal["rounds", "last", "best", "newcomer epochs"]
 Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
 
 
@@ -54,7 +55,8 @@ class Change(Section):
     """Keys of the experiment, as in its file."""
     target: Share | None = None
     """The accuracy whose first crossing is the cell's number of rounds."""
-    measure: Literal["rounds", "last", "best"] | None = None
+    measure: Measure | None = None
+    """The first round at the target, the last or best accuracy, or the newcomers' epochs until they are near their plateau."""
     protocol: str | None = None
     skip: bool = False
 
@@ -179,7 +181,7 @@ class Plan:
     """A cell before it is run."""
 
     experiment: Experiment
-    measure: Literal["rounds", "last", "best"]
+    measure: Measure
     protocol: str
     target: float | None
 
@@ -189,7 +191,7 @@ class Found:
     """A cell after it was run: a value for each seed; None where the target was not reached in `rounds`."""
 
     paper: float | None
-    measure: Literal["rounds", "last", "best"]
+    measure: Measure
     values: tuple[float | None, ...]
     rounds: int
     target: float | None = None
@@ -211,7 +213,7 @@ class Found:
         return Found(self.paper, self.measure, (self.values[seed],), self.rounds, self.target)
 
     def __str__(self) -> str:
-        if self.measure != "rounds":
+        if self.measure in ("last", "best"):
             return "-" if self.estimate is None else percent(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
@@ -393,6 +395,8 @@ def _value(plan: Plan, summary: Mapping[str, Any]) -> float | None:
     if plan.measure == "rounds":
         crossing = summary["targets"][plan.protocol][str(plan.target)]["first_crossing"]
         return None if crossing is None else float(crossing["round"])
+    if plan.measure == "newcomer epochs":
+        return float(mean(newcomer["epochs_to_plateau"] for newcomer in summary["newcomers"]))
     return float(summary["protocols"][plan.protocol]["accuracy"][plan.measure])
 
 
