@@ -4,25 +4,33 @@ BIN := .venv/bin
 
 .PHONY: demo test lint bench clean
 
-.venv/ready: pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e .
 	touch $@
 
-demo: .venv/ready  ## A real comparison on embedded data: four methods, two classes a client.
+.venv/dev: .venv/core
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+demo: .venv/core  ## A real comparison on embedded data: four methods, two classes a client.
 	$(BIN)/coterie compare digits-two-class --methods local,fedavg,fedprox,centralised
 
-test: .venv/ready lint  ## Everything that must hold.
+test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
 
-lint: .venv/ready
+lint: .venv/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: .venv/ready  ## Ratios within one run; needs MNIST in the data folder.
+bench: .venv/core  ## Ratios within one run; needs MNIST in the data folder.
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/frozen.py
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf .venv runs build dist

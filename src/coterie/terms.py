@@ -92,6 +92,7 @@ class L2Term(TwoStream):
     """The rival in FedMMD's paper: lambda/2 times the squared difference of the two streams."""
 
     name: ClassVar[str] = "l2"
+    lam: NotNegative = 0.01
     reduction: Literal["sum", "mean"] = "sum"
     """Over the batch: the authors' code sums, which makes it strong."""
 

@@ -138,7 +138,7 @@ class FML(Method):
         """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser."""
         start = self.join(site, message, memory)
         fitted = self.tune(site, start, Record(optimiser=memory.group("optimiser")), site.training, "train")
-        return Record(model=_under(fitted.params, "meme"), examples=len(site.train)), self._kept(fitted)
+        return Record(model=_under(fitted.params, "meme")), self._kept(fitted)
 
     def _kept(self, fitted: Fitted) -> Record:
         moments = {n: v for n, v in fitted.carried.group("optimiser").items() if n.startswith("private.")}
