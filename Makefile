@@ -17,7 +17,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 	touch $@
 
 demo: .venv/core  ## A real comparison on embedded data: four methods, two classes a client.
-	$(BIN)/coterie compare digits-two-class --methods local,fedavg,fedprox,centralised
+	$(BIN)/coterie compare digits-two-class --methods fedavg,fedprox,local,centralised
 
 test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
