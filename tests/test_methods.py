@@ -96,7 +96,9 @@ def test_mean_keeps_counters_integral_and_averages_running_statistics() -> None:
 
 
 def test_fedavg_learns_real_digits(tmp_path) -> None:
-    plan = Experiment.load("digits-two-class", ["engine.name=inline", "rounds=12", 'evaluation.protocols=["global","local_pre","local_post"]'])
+    plan = Experiment.load(
+        "digits-two-class", ["engine.name=inline", "rounds=12", 'evaluation.protocols=["global","local_pre","local_post"]']
+    )
     result = run(plan, tmp_path / "run")
     curve = result.summary["protocols"]["global"]["accuracy"]
     assert curve["best"] > 0.5

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coterie.engines import Inline
+from coterie.engines.base import cores
 from coterie.errors import RunError, UserError
 from coterie.experiment import Experiment, toml_value
 from coterie.ledger import Event, Listener, events
@@ -114,8 +115,8 @@ def compare(
     Returns the arms' summaries, in their order. An arm that fails does not stop the others; a mistake of the user's does.
     """
     missing = [each for each in arms if not finished(each)]
-    cores = len(os.sched_getaffinity(0))
-    failed = _Crew(watch, data, alone=(at_once := min(jobs or cores, len(missing))) == 1).work(missing, at_once) if missing else {}
+    at_once = min(jobs or cores(), len(missing))
+    failed = _Crew(watch, data, alone=at_once == 1).work(missing, at_once)
     if failed:
         sentences = "; ".join(f"{each.title}: {reason}" for each, reason in failed.items())
         raise RunError(f"{len(failed)} of {len(arms)} runs failed (the same command tries them again): {sentences}")

@@ -7,6 +7,7 @@ checkpoint no longer needs it. So any worker can do any job, twice if need be, a
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -20,7 +21,7 @@ from coterie.method import Method, find_task
 from coterie.record import EMPTY, Record, encode, read, write
 from coterie.site import Bench, Observation, Population, Site
 
-__all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "memory_file"]
+__all__ = ["MEASURE", "Engine", "Job", "Memories", "Outcome", "Performer", "Stage", "TaskError", "cores", "memory_file"]
 
 MEASURE = "@measure"
 """The one job that is not a task of the method: measure what `Method.models` offers at a site."""
@@ -177,6 +178,15 @@ def _checked(answer: object) -> tuple[Record, Record]:
     if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, Record) for part in answer):
         return answer
     raise TypeError(f"a task returns (reply, memory), two Records, not {type(answer).__name__}")
+
+
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Engine(ABC):

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import json
 import multiprocessing
-import os
 import signal
 import traceback
 from collections import Counter
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage, TaskError
+from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage, TaskError, cores
 from coterie.errors import RunError
 from coterie.fit import Scores
 from coterie.method import Method
@@ -98,7 +97,7 @@ class Processes(Engine):
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        self.workers = workers or cores()
         self._crew: list[Worker] = []
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()
