@@ -221,6 +221,7 @@ def test_newcomers_join_at_the_end(tmp_path) -> None:
     lines = ledger(tmp_path / "run")
     trained = {line["client"] for line in lines if line["event"] == "exchange" and line["task"] == "train"}
     assert trained == {0, 1, 2}
+    assert lines[-1] == {"event": "end", "round": 4, "reached": False}
     newcomers = [line for line in lines if line["event"] == "newcomer"]
     assert [line["client"] for line in newcomers] == [3, 4]
     for line in newcomers:

@@ -155,15 +155,15 @@ def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: 
         if checkpoint["done"]:
             return state
         _sweep(folder, fed)
-    done = last >= experiment.rounds or bool(checkpoint and checkpoint["reached"])
-    while not done:
+    reached = bool(checkpoint and checkpoint["reached"])
+    while last < experiment.rounds and not reached:
         last += 1
         state, reached = _one_round(experiment, fed, state, last)
-        done = reached or last == experiment.rounds
-        _save(folder, fed, state, last, done=done and experiment.newcomers is None, reached=reached)
+        over = reached or last == experiment.rounds
+        _save(folder, fed, state, last, done=over and experiment.newcomers is None, reached=reached)
     if experiment.newcomers is not None:
         _welcome(experiment, fed, state, last)
-        _save(folder, fed, state, last, done=True, reached=True)
+        _save(folder, fed, state, last, done=True, reached=reached)
     return state
 
 
