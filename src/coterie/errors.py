@@ -9,15 +9,27 @@ __all__ = ["CoterieError", "RunError", "UserError", "nearest"]
 
 
 class CoterieError(Exception):
-    """Base of every error that Coterie raises on purpose; its text is one sentence for a person."""
+    """Base of every error that Coterie raises on purpose; its text is one sentence for a person.
+
+    >>> issubclass(UserError, CoterieError) and issubclass(RunError, CoterieError)
+    True
+    """
 
 
 class UserError(CoterieError, ValueError):
-    """What the user wrote cannot be done: the sentence names the key, the value and what was expected."""
+    """What the user wrote cannot be done: the sentence names the key, the value and what was expected.
+
+    >>> str(UserError("rounds = 0: should be greater than or equal to 1"))
+    'rounds = 0: should be greater than or equal to 1'
+    """
 
 
 class RunError(CoterieError, RuntimeError):
-    """A run that was well described but failed: a task that raised, a quorum that was missed."""
+    """A run that was well described but failed: a task that raised, a quorum that was missed.
+
+    >>> isinstance(RunError("client 3, task 'train', round 2: ..."), UserError)
+    False
+    """
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

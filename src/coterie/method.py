@@ -29,7 +29,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def task(function: F) -> F:
-    """Mark a method's function as one that clients run when asked for it by name."""
+    """Mark a method's function as one that clients run when asked for it by name.
+
+    >>> from coterie.methods import FedAvg
+    >>> sorted(tasks_of(FedAvg()))
+    ['adapt', 'train']
+    """
     function.__coterie_task__ = True  # type: ignore[attr-defined]
     return function
 
@@ -58,14 +63,24 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client answered, already admitted."""
+    """What one client answered, already admitted.
+
+    >>> Reply(3, Record(examples=600)).record.number("examples")
+    600
+    """
 
     client: int
     record: Record
 
 
 class Federation:
-    """What server code may do in a round: look at the server's own Site, and ask clients."""
+    """What server code may do in a round: look at the server's own Site, and ask clients.
+
+    A method is handed one; `Method` shows it at work.
+
+    >>> [name for name in ("ask", "charge") if callable(getattr(Federation, name))]
+    ['ask', 'charge']
+    """
 
     round: int
     """The present round; 0 while the method starts."""
@@ -100,7 +115,30 @@ class Federation:
 
 
 class Method(Spec):
-    """Base of all methods. Subclass it as a frozen dataclass with a `name`."""
+    """Base of all methods. Subclass it as a frozen dataclass with a `name`.
+
+    A whole method: how many examples are there, without anybody saying what they are?
+
+    >>> @dataclass(frozen=True)
+    ... class Census(Method):
+    ...     name: ClassVar[str] = "census"
+    ...     def start(self, fed):
+    ...         return EMPTY
+    ...     def round(self, state, fed):
+    ...         return Record(total=sum(int(reply.record.number("examples")) for reply in fed.ask("count")))
+    ...     @task
+    ...     def count(self, site, memory, message):
+    ...         return Record(examples=len(site.train)), memory
+    ...     def models(self, state, memory, site):
+    ...         return {}
+    >>> from coterie.engines import Inline
+    >>> from coterie.rounds import run
+    >>> from coterie.testing import small_experiment
+    >>> import tempfile
+    >>> everybody = small_experiment(Census(), rounds=1, cohort=1.0)
+    >>> run(everybody, tempfile.mkdtemp(), engine=Inline()).state["total"]
+    300
+    """
 
     kinds: ClassVar[Mapping[str, str]] = {"model": "weights"}
     """Group of a message -> the kind of content it is in the ledger; other groups are their own kind."""

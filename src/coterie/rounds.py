@@ -45,7 +45,11 @@ class Interrupted(RunError):
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left behind."""
+    """What a run left behind.
+
+    >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy()
+    0.9
+    """
 
     folder: Path
     summary: dict[str, Any]
@@ -97,7 +101,14 @@ def run(
 
 
 def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
-    """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been."""
+    """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
+
+    >>> import tempfile
+    >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
+    >>> first = run(experiment, tempfile.mkdtemp())
+    >>> resume(first.folder).summary == first.summary
+    True
+    """
     where = Path(folder)
     experiment = started(where)
     chosen = engine or experiment.engine.build()

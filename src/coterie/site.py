@@ -59,7 +59,14 @@ class Observation:
 
 @dataclass(eq=False)
 class Site:
-    """One participant's private world in one round."""
+    """One participant's private world in one round.
+
+    >>> from coterie.testing import small_experiment
+    >>> from coterie.methods import FedAvg
+    >>> site = small_experiment(FedAvg()).population().site(client=2, round=1, bench=Bench())
+    >>> site.fresh() == site.fresh(), site.score(site.fresh()).examples == len(site.test)
+    (True, True)
+    """
 
     id: int
     round: int
