@@ -9,7 +9,7 @@ It runs the method on real data (scikit-learn's digits) in many ways that must n
 from __future__ import annotations
 
 import dataclasses
-import pickle
+import pickle  # to see whether a method survives it, as a worker needs; nothing that arrives is ever unpickled
 import random
 import tempfile
 from collections import Counter
