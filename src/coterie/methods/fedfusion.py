@@ -73,7 +73,7 @@ class FedFusion(FedAvg):
 
     name: ClassVar[str] = "fedfusion"
     exhibits: ClassVar[Mapping[str, Exhibit]] = {
-        "fusion": Exhibit("Fusion weights per channel: how much of the global extractor is let in", "lines", x="round", y="weight"),
+        "fusion": Exhibit("Weight of the global extractor per channel", "lines", x="round", y="weight"),
     }
 
     operator: Operator = "conv"

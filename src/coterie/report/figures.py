@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def _exhibits(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         label = comparison.arms[shown["arm"]].label
         figure, axes = blank(3.0 if shown["draw"] == "heatmap" else 2.4)
         DRAWN[shown["draw"]](figure, axes, shown)
-        axes.set_title(f"{shown['title']}, {label}, {shown['who']}", loc="left")
+        axes.set_title(fill(f"{shown['title']}, {label}, {shown['who']}", 48), loc="left")
         yield f"exhibit-{_slug(label)}-{_slug(shown['title'])}", figure
 
 
