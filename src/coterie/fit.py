@@ -44,7 +44,8 @@ __all__ = [
 ]
 
 Frozen = Callable[[Tensor], Tensor]
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = 64
+"""Large enough for small networks, and its maps still fit a core's cache: 500 is a third slower for the papers' CNNs."""
 
 
 @settings(frozen=True, config=STRICT)
