@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("coterie", deadline=None)  # machines are shared: a slow example is no fault
+settings.load_profile("coterie")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from coterie.engines import Inline
 from coterie.errors import UserError
 from coterie.experiment import Experiment
+from coterie.ledger import events
 from coterie.method import Reply, weighted_mean
 from coterie.methods import FML, METHODS, Centralised, FedAvg, FedFusion, FedMMD, FedProx, Local, TwoStreamL2
 from coterie.record import Record
@@ -103,3 +105,13 @@ def test_fedavg_learns_real_digits(tmp_path) -> None:
     curve = result.summary["protocols"]["global"]["accuracy"]
     assert curve["best"] > 0.5
     assert result.accuracy("local_post") > result.accuracy("local_pre")
+
+
+def test_terms_are_on_show(tmp_path) -> None:
+    """Cross-entropy and MMD over rounds, as clients saw them in their last epoch."""
+    run(small_experiment(FedMMD(lam=0.5)), tmp_path / "run", engine=Inline())
+    shown = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "exhibit"]
+    assert {(event["name"], event["draw"], len(event["values"])) for event in shown} == {("terms", "lines", 2)}
+    assert {event["round"] for event in shown} == {1, 2, 3}
+    assert all(event["values"][0] > 0 and event["values"][1] >= 0 for event in shown)
+    assert any(event["values"][1] > 0 for event in shown)

@@ -88,6 +88,8 @@ class Step:
     """The tensors training began from, by name."""
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     """Outputs of the frozen networks for this batch."""
+    parts: list[float] = field(default_factory=list)
+    """What each term of a sum came to, its weight included."""
 
     @cached_property
     def features(self) -> Tensor:
@@ -139,7 +141,8 @@ class Sum(Objective):
     terms: tuple[Objective, ...]
 
     def __call__(self, step: Step) -> Tensor:
-        first, *rest = (term(step) for term in self.terms)
+        first, *rest = values = [term(step) for term in self.terms]
+        step.parts.extend(value.item() for value in values)
         return sum(rest, start=first)
 
 
@@ -187,6 +190,8 @@ class Fitted:
     """The optimiser's state as `Record(optimiser=...)` where it is kept between rounds, else empty."""
     loss: float
     """Mean loss over the last epoch; nan when there was no step."""
+    parts: tuple[float, ...]
+    """The same for each term of the objective, where it is a sum of several."""
     steps: int
 
 
@@ -227,14 +232,15 @@ def fit(
     optimiser = training.optimiser.build(moving.values(), training.optimiser.lr * training.schedule.factor(round))
     if training.state == "kept":
         restore(optimiser, moving, carried.group("optimiser"))
-    anchor, losses, steps = start.tensors, list[float](), 0
+    anchor, losses, parts, steps = start.tensors, list[float](), list[list[float]](), 0
     known = _lookup(frozen or {}, data, training)
     with scoped(seed_of(seed, "dropout")):
         for epoch in range(training.epochs):
-            losses = []
+            losses, parts = [], []
             for chosen in batches_of(model, len(data), training, seed, epoch):
                 x, y = data.batch(chosen, generator(seed, "augment", epoch, steps) if training.augment != "none" else None)
-                loss = objective(step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()}))
+                seen = step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()})
+                loss = objective(seen)
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.clip is not None:
@@ -242,9 +248,11 @@ def fit(
                         nn.utils.clip_grad_norm_([p for name, p in moving.items() if name.startswith(part)], training.clip)
                 optimiser.step()
                 losses.append(loss.item())
+                parts.append(seen.parts)
                 steps += 1
     kept = Record(optimiser=state_of(optimiser, moving)) if training.state == "kept" else EMPTY
-    return Fitted(snapshot(model), kept, sum(losses) / len(losses) if losses else float("nan"), steps)
+    means = tuple(sum(column) / len(column) for column in zip(*parts, strict=True))
+    return Fitted(snapshot(model), kept, sum(losses) / len(losses) if losses else float("nan"), means, steps)
 
 
 def snapshot(model: nn.Module) -> Record:

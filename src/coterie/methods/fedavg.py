@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
 
-from coterie.fit import CrossEntropy, Frozen, Objective
-from coterie.method import Federation, Method, Weighting, task, weighted_mean
+from coterie.fit import CrossEntropy, Fitted, Frozen, Objective
+from coterie.method import Exhibit, Federation, Method, Weighting, task, weighted_mean
 from coterie.named import STRICT
 from coterie.record import Record
 from coterie.site import SERVER, Site
@@ -32,6 +33,9 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     offers: ClassVar[tuple[str, ...]] = ("global", "local_pre", "local_post", "local_val", "intra", "inter")
     observes: ClassVar[tuple[str, ...]] = ("local_pre", "local_post")
+    exhibits: ClassVar[Mapping[str, Exhibit]] = {
+        "terms": Exhibit("Training loss by term: cross-entropy, then what is added", "lines", x="round", y="loss"),
+    }
 
     weighting: Weighting = "samples"
     terms: Terms = ()
@@ -51,7 +55,13 @@ class FedAvg(Method):
         site.observe("local_pre", start)
         fitted = site.fit(start, self.objective(), carried=memory, frozen=self.frozen(site, start))
         site.observe("local_post", fitted.params)
+        self.show_terms(site, fitted)
         return Record(model=fitted.params, examples=len(site.train)), fitted.carried
+
+    def show_terms(self, site: Site, fitted: Fitted) -> None:
+        """Put the terms of the last epoch's loss on show, where there are several."""
+        if fitted.parts:
+            site.show("terms", torch.tensor(fitted.parts, dtype=torch.float64))
 
     def added(self) -> Terms:
         """All terms beside the cross-entropy."""

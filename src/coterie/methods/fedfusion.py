@@ -73,6 +73,7 @@ class FedFusion(FedAvg):
 
     name: ClassVar[str] = "fedfusion"
     exhibits: ClassVar[Mapping[str, Exhibit]] = {
+        **FedAvg.exhibits,
         "fusion": Exhibit("Weight of the global extractor per channel", "lines", x="round", y="weight"),
     }
 
@@ -123,6 +124,7 @@ class FedFusion(FedAvg):
         site.observe("local_pre", start)
         fitted = self.tune(site, start, memory, site.training, "train")
         site.observe("local_post", fitted.params)
+        self.show_terms(site, fitted)
         self._show(site, fitted.params)
         kept = Record(fusion=parts_of(fitted.params, "fusion")) if self.personal else Record()
         back = without(fitted.params, "past", *(["fusion"] if self.personal else []))
