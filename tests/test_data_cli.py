@@ -121,7 +121,7 @@ def test_verify_one(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_debian_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there does not depend on what this machine has installed."""
-    monkeypatch.setattr("coterie.data.sources.idx.DEBIAN", Path("nowhere"))
+    monkeypatch.setattr("coterie.data.sources.idx.FashionMnist.system", Path("nowhere"))
 
 
 def test_verify_all_that_is_there(tmp_path: Path, data_folder: Path) -> None:
