@@ -33,14 +33,14 @@ METHODS: dict[str, FedAvg] = {
 
 
 def train_once(population: Population, bench: Bench, method: FedAvg, round: int) -> float:
-    """Seconds that one client's task takes."""
+    """CPU seconds that one client's task takes: they hear little of a noisy neighbour."""
     server, site = (population.site(client, round, bench) for client in (SERVER, 0))
     server.architecture = method.network(server.architecture, SERVER)
     site.architecture = method.network(site.architecture, 0)
     model = Record({name: value for name, value in server.fresh().items() if not name.startswith("past.")})
-    began = time.perf_counter()
+    began = time.process_time()
     method.train(site, EMPTY, Record(model=model))
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def ratios(plan: Experiment, folder: Path | None, repeats: int) -> dict[str, float]:
