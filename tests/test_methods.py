@@ -10,7 +10,23 @@ from coterie.errors import UserError
 from coterie.experiment import Experiment
 from coterie.ledger import events
 from coterie.method import Reply, weighted_mean
-from coterie.methods import FML, METHODS, Centralised, FedAvg, FedFusion, FedMMD, FedProx, Local, TwoStreamL2
+from coterie.methods import (
+    FCCL,
+    FML,
+    METHODS,
+    Centralised,
+    FedAvg,
+    FedDF,
+    FedDFClient,
+    FedFusion,
+    FedMatchPublic,
+    FedMD,
+    FedMMD,
+    FedProx,
+    Local,
+    RCFLPublic,
+    TwoStreamL2,
+)
 from coterie.record import Record
 from coterie.rounds import run
 from coterie.site import SERVER, Bench
@@ -43,7 +59,8 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    checked = {FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, FML, Local, Centralised}  # from FedMMD to FML in tests/methods
+    elsewhere = {FedMMD, TwoStreamL2, FedFusion, FML, FCCL, FedMD, FedDF, FedDFClient, RCFLPublic, FedMatchPublic}  # in tests/methods
+    checked = {FedAvg, FedProx, Local, Centralised} | elsewhere
     assert set(METHODS.specs.values()) == checked
 
 
@@ -80,7 +97,7 @@ def test_different_architectures_in_one_federation(tmp_path) -> None:
     models = ["mlp", {"name": "mlp", "hidden": [5]}, {"name": "mlp", "hidden": [7, 7]}]
     result = run(small_experiment(Local()).but(model=models, cohort=1.0), tmp_path / "run")
     assert result.accuracy("local_post") > 0.3
-    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, local"):
+    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, fccl, fedmd"):
         run(small_experiment(FedAvg()).but(model=models), tmp_path / "no")
 
 

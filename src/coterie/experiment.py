@@ -20,10 +20,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from coterie.admission import Admission
-from coterie.data.compose import join, limit, resize, without_labels
+from coterie.data.compose import draw, join, limit, resize, take, without_labels
 from coterie.data.partitions import PARTITIONS, Partition
 from coterie.data.place import data_folder
 from coterie.data.pool import Deal, Pool
@@ -88,6 +89,8 @@ class Data(Section):
     train: Count | None = None
     """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
     test: Count | None = None
+    validation: Count | None = None
+    """So many labelled training pictures go to the server, for methods that validate there, and to no client."""
     public: Public | None = None
 
     def load(self, folder: Path, seed: int) -> Pool:
@@ -96,6 +99,14 @@ class Data(Section):
         pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
         train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
         return pool if train is test is None else limit(pool, train, test, seed)
+
+    def hold_out(self, pool: Pool, seed: int) -> tuple[Pool, Pool | None]:
+        """The pool without what the server holds for validation, and that."""
+        if self.validation is None:
+            return pool, None
+        rows = np.arange(len(pool))
+        held = draw(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
+        return take(pool, np.delete(rows, held)), take(pool, held)
 
     def load_public(self, folder: Path, seed: int) -> Pool | None:
         """The public pool, its labels gone, in the shape of the private one."""
@@ -227,10 +238,10 @@ class Experiment(Section):
     def population(self, folder: Path | None = None) -> Population:
         """Load the data, deal it, and check that the pieces fit together."""
         where = data_folder(folder)
-        pool = self.data.load(where, self.seed)
+        pool, held = self.data.hold_out(self.data.load(where, self.seed), self.seed)
         public = self.data.load_public(where, self.seed)
         plan = Plan(self.seed, self.model, self.training, self.float64)
-        population = Population(plan, pool, self.partition.deal(pool, self.seed), public)
+        population = Population(plan, pool, self.partition.deal(pool, self.seed), public, held)
         self._check(population)
         return population
 

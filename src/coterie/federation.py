@@ -98,7 +98,7 @@ class Coordinator(Federation):
         task: str,
         message: Record | Mapping[int, Record] = EMPTY,
         *,
-        like: Record = EMPTY,
+        like: Record | Mapping[int, Record] = EMPTY,
         clients: Sequence[int] | None = None,
     ) -> Replies:
         self.finish()
@@ -133,7 +133,9 @@ class Coordinator(Federation):
             path, framed = self._lay(message)
             letters = dict.fromkeys(clients, (path, framed, message))
         else:
-            letters = {client: (*self._lay(message[client]), message[client]) for client in clients}
+            distinct = {id(message[client]): message[client] for client in clients}
+            laid = {key: self._lay(content) for key, content in distinct.items()}
+            letters = {client: (*laid[id(message[client])], message[client]) for client in clients}
         for client, (_, framed, content) in letters.items():
             self._book(task, client, "down", self._kinds(content), framed)
         return {client: path for client, (path, _, _) in letters.items()}
@@ -145,11 +147,12 @@ class Coordinator(Federation):
         path.write_bytes(data)
         return path, len(data)
 
-    def _admitted(self, task: str, jobs: Sequence[Job], like: Record, letters: set[Path]) -> Iterator[Reply]:
+    def _admitted(self, task: str, jobs: Sequence[Job], like: Record | Mapping[int, Record], letters: set[Path]) -> Iterator[Reply]:
         admitted, objections = 0, []
         try:
             for outcome in self._timed(self.engine.deliver(jobs)):
-                reply, problem = self._open_reply(task, outcome, like)
+                expected = like if isinstance(like, Record) else like[outcome.client]
+                reply, problem = self._open_reply(task, outcome, expected)
                 if problem is None:
                     admitted += 1
                     yield Reply(outcome.client, reply)
@@ -205,7 +208,7 @@ class Coordinator(Federation):
 
     def _remember(self, client: int, version: str | None) -> None:
         before = self.memories.pop(client, None)
-        if before is not None:
+        if before not in (None, version):
             self._stale.append(memory_file(self.stage.folder, client, before))
         if version is not None:
             self.memories[client] = version
@@ -283,7 +286,7 @@ class Coordinator(Federation):
 
     def _write_client(self, protocol: str, client: int, by_domain: Mapping[str | None, Scores]) -> dict[str, float]:
         who = None if client == SERVER else client
-        if protocol == "inter":
+        if protocol in ("intra", "inter"):
             for domain, scores in by_domain.items():
                 self._write_metrics("domain", who, scores.values(), domain=domain)
         values = _mean_of([scores.values() for scores in by_domain.values()])

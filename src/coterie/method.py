@@ -96,15 +96,15 @@ class Federation:
         task: str,
         message: Record | Mapping[int, Record] = EMPTY,
         *,
-        like: Record = EMPTY,
+        like: Record | Mapping[int, Record] = EMPTY,
         clients: Sequence[int] | None = None,
     ) -> Iterator[Reply]:
         """Have clients (the cohort, unless said) run a task; their replies come in the clients' order.
 
         Args:
             task: the name of a `@task` of the method.
-            message: one Record for all, or one for each client.
-            like: groups of tensors that an admitted reply must match in names, shapes and dtypes.
+            message: one Record for all, or one for each client; a Record given to several is encoded once.
+            like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
             clients: whom to ask.
         """
         raise NotImplementedError

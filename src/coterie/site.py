@@ -88,6 +88,8 @@ class Site:
     observations: list[Observation] = field(default_factory=list)
     exhibiting: bool = False
     """Whether this visit may show exhibits."""
+    kind: int = 0
+    """Which of the experiment's architectures this is."""
     shown: dict[str, Any] = field(default_factory=dict)
 
     def rng(self, *purpose: str | int) -> torch.Generator:
@@ -111,7 +113,7 @@ class Site:
         carried: Record = EMPTY,
         training: Training | None = None,
         data: Examples | None = None,
-        frozen: Mapping[str, Frozen] | None = None,
+        frozen: Mapping[str, Frozen | Tensor] | None = None,
         model: nn.Module | None = None,
         purpose: str = "train",
         trainable: Callable[[str], bool] = lambda name: True,
@@ -185,6 +187,8 @@ class Population:
     pool: Pool
     deal: Deal
     public: Pool | None = None
+    held: Pool | None = None
+    """Labelled pictures that only the server has, for validation."""
 
     @property
     def clients(self) -> int:
@@ -205,7 +209,7 @@ class Population:
             train=self._examples(deal.train[client], pixels),
             validation=self._examples(deal.validation[client] if len(deal.validation) else np.empty(0, np.int64), pixels),
             test=self._examples(deal.tests[int(deal.test_of[client])], pixels),
-            architecture=self.plan.architectures[client % len(self.plan.architectures)],
+            architecture=self.plan.architectures[self.kind_of(client)],
             training=self.plan.training,
             bench=bench,
             dtype=self.plan.dtype,
@@ -214,6 +218,7 @@ class Population:
             tests=self._tests_by_domain() if "inter" in wanted else {},
             wanted=wanted,
             exhibiting=exhibiting,
+            kind=self.kind_of(client),
         )
 
     def _server(self, round: int, bench: Bench, wanted: frozenset[str], exhibiting: bool) -> Site:
@@ -223,7 +228,7 @@ class Population:
             round=round,
             seed=self.plan.seed,
             train=nothing,
-            validation=nothing,
+            validation=nothing if self.held is None else Examples(self.held, np.arange(len(self.held)), dtype=self.plan.dtype),
             test=self._examples(np.arange(self.pool.train, len(self.pool))),
             architecture=self.plan.architectures[0],
             training=self.plan.training,
@@ -233,6 +238,10 @@ class Population:
             wanted=wanted,
             exhibiting=exhibiting,
         )
+
+    def kind_of(self, client: int) -> int:
+        """Which of the plan's architectures a client has."""
+        return client % len(self.plan.architectures)
 
     def pooled(self, clients: Iterable[int]) -> Examples:
         """The clients' training data in one place, which only a centralised baseline may look at."""
@@ -263,15 +272,15 @@ class Population:
     def save(self, folder: Path) -> None:
         """Lay the arrays into a folder for workers to map."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, part in (("pool", self.pool), ("deal", self.deal), ("public", self.public)):
+        for name, part in (("pool", self.pool), ("deal", self.deal), ("public", self.public), ("held", self.held)):
             if part is not None:
                 _lay(folder, name, part)
 
     @classmethod
     def open(cls, plan: Plan, folder: Path) -> Population:
         """The population that `save` laid down, its arrays mapped read-only in effect: writes would stay private."""
-        public = _take(folder, "public", Pool) if (folder / "public.json").exists() else None
-        return cls(plan, _take(folder, "pool", Pool), _take(folder, "deal", Deal), public)
+        public, held = (_take(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
+        return cls(plan, _take(folder, "pool", Pool), _take(folder, "deal", Deal), public, held)
 
 
 def _lay(folder: Path, name: str, part: Pool | Deal | Ragged) -> None:
