@@ -44,6 +44,6 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     known, given = sorted(valid), name.lower()
     longer = [each for each in known if given and each.startswith(given)]
-    close = longer or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     listed = ", ".join(known)
     return f"did you mean '{close[0]}'? Valid: {listed}" if close else f"valid: {listed}"
