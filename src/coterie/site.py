@@ -210,7 +210,7 @@ class Population:
         neighbouring clients in blocks as equal as can be. At random: drawn for each client by itself, from the run's seed.
 
         >>> from coterie.experiment import Experiment
-        >>> table = Experiment.load("digits-two-class", ["method=local"]).resolved() | {"model": ["mlp", "mlp", "mlp"]}
+        >>> table = Experiment.load("digits-two-class").resolved() | {"model": ["mlp", "mlp", "mlp"]}
         >>> def kinds(by):
         ...     population = Experiment.parse(table | {"models_by": by}).population()
         ...     return [population.kind_of(client) for client in range(10)]
