@@ -453,7 +453,7 @@ def test_five_architectures_learn(five) -> None:
 
 # --- 3: BatchNorm in the meme ---
 
-NORMED = {"name": "resnet10-slim", "width": 0.0625}
+NORMED = {"name": "resnet18", "width": 0.0625}
 
 
 class FaultyFML(FML):
@@ -518,6 +518,7 @@ def test_the_authors_merge_inflates_variances_and_costs_accuracy(tmp_path) -> No
     )
     assert ratio > 1.1
     assert losses[1] > losses[0]
+    assert right.accuracy() > wrong.accuracy() + 0.3
 
 
 # --- 4: participation, dials, mistakes, newcomers ---
