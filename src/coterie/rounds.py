@@ -195,11 +195,13 @@ def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: i
 
 
 def _visited(experiment: Experiment, clients: int) -> Sequence[int]:
-    """The clients that evaluation visits: all, or a fixed choice of them."""
-    if clients <= experiment.evaluation.clients:
+    """The clients that evaluation visits: all, a fixed choice of so many of them, or those named."""
+    wanted = experiment.evaluation.clients
+    if isinstance(wanted, tuple):
+        return sorted(set(wanted))
+    if clients <= wanted:
         return range(clients)
-    chosen = torch.randperm(clients, generator=generator(experiment.seed, "visited"))[: experiment.evaluation.clients]
-    return sorted(chosen.tolist())
+    return sorted(torch.randperm(clients, generator=generator(experiment.seed, "visited"))[:wanted].tolist())
 
 
 def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
@@ -213,8 +215,7 @@ def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
 def _welcome(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
     """Clients held out of training join: each adapts by itself from what the method gives newcomers."""
     assert experiment.newcomers is not None
-    newcomers = range(len(fed.clients), fed.population.clients)
-    fed.begin(round + 1, newcomers, ())
+    fed.begin(round + 1, fed.population.newcomers, ())
     message = experiment.method.welcome(state) | Record(epochs=experiment.newcomers.epochs)
     for reply in fed.ask("adapt", message):
         curve = [float(value) for value in reply.record.tensors["curve"]]

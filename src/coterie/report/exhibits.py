@@ -41,7 +41,7 @@ def exhibits_of(comparison: Comparison) -> list[dict[str, Any]]:
     >>> [(each["title"], each["who"], each["values"]) for each in exhibits_of(Comparison("toy", [Arm("mine", "mine", [run])]))]
     [('Alpha', 'server', [1.0, 2.0])]
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for index, arm in enumerate(comparison.arms):
         for run in arm.runs:
             found.extend({**each, "arm": index, "seed": run.seed} for each in _domains(run))
