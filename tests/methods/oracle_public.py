@@ -281,17 +281,18 @@ def digest_in_lockstep(
     *,
     own: str = "current",
     reset: bool = False,
+    unheard: Callable[[int, int], bool] = lambda at, k: False,
 ) -> None:
     """Batch by batch: everybody answers, then everybody takes one step; the next batch is answered by the moved models.
 
     With `own = "previous"` a client's own slot of its average is taken by theta^(t-1); with `reset` every step is an optimiser's first.
+    Who is unheard about a batch, by its number, is not in the mean, but takes the step.
     """
     optimisers = {k: make() for k in cohort}
-    for rows in batches:
-        answers = {k: logits(clients[k].params, public[rows]) for k in cohort}
+    for at, rows in enumerate(batches):
+        answers = {k: logits(clients[k].params, public[rows]) for k in cohort if not unheard(at, k)}
         for k in cohort:
-            slot = answers[k] if own == "current" else logits(clients[k].previous, public[rows])
-            goal = mean_of({**answers, k: slot})
+            goal = mean_of(answers if own == "current" else {**answers, k: logits(clients[k].previous, public[rows])})
             optimiser = make() if reset else optimisers[k]
             clients[k].params = descend(clients[k].params, public[rows], lambda z, _, goal=goal: digest(z, goal), optimiser, whole(rows, 1))
 

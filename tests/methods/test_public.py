@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.methods.domains import NAMES
 from torch import nn
 
 from coterie.engines import Inline, Processes
@@ -234,6 +233,7 @@ def test_moments_of_the_public_phase_do_not_outlive_the_round(tmp_path) -> None:
 # Different architectures on different domains
 
 
+NAMES = ("plain", "inverted", "turned", "noisy")
 MODELS = [
     {"name": "mlp", "hidden": [8]},
     {"name": "mlp", "hidden": [12, 6]},
@@ -246,7 +246,7 @@ def four_domains(method, **changes) -> Experiment:
     table = {
         "name": "four-domains",
         "rounds": 2,
-        "data": {"source": "tests.methods.domains:FourDigits", "size": 16, "test": 80, "public": {"source": "digits", "samples": 48}},
+        "data": {"source": "digit-styles", "size": 16, "test": 80, "public": {"source": "digits", "samples": 48}},
         "partition": {"name": "domains", "samples": [20, 16, 30, 24]},
         "model": MODELS,
         "method": "fedavg",

@@ -27,7 +27,7 @@ from coterie.methods.fccl import correlation as pearson
 from coterie.models import MLP, Architecture, Staged
 from coterie.named import STRICT
 from coterie.optim import Adam, Optimiser, Sgd
-from coterie.record import Record, read
+from coterie.record import Record, decode, read
 from coterie.rounds import run
 from coterie.seeds import generator, seed_of
 from coterie.site import SERVER, Bench, Site
@@ -313,27 +313,32 @@ def fccl(**changes: Any) -> FCCL:
     return FCCL(**{"pretraining": 4, "public": public(), **changes})
 
 
+def correlating(method: FCCL) -> oracle.Digest:
+    return lambda z, goal: oracle.plus((method.correlation, oracle.collaborative(z, goal, method.lam, float(method.off_diagonal))))
+
+
+def in_lockstep(world: World, round: int, cohort: Sequence[int], left_out: int = 0, **more: Any) -> None:
+    """All public batches of a round, or all but the last ones."""
+    method, seed = world.plan.method, seed_of(world.plan.seed, round, "public")
+    orders = [torch.randperm(PUBLIC, generator=generator(seed, "order", epoch)) for epoch in range(method.public.epochs)]
+    batches = [rows.numpy() for order in orders for rows in order.split(method.public.batch)]
+    more |= {"own": method.own_slot, "reset": method.reset_each_batch}
+    done = batches[: len(batches) - left_out]
+    oracle.digest_in_lockstep(world.clients, cohort, world.public, correlating(method), world.digester, done, **more)
+
+
 def follow_fccl(world: World) -> World:
     method = world.plan.method
-    weight, teachers = method.correlation, (method.previous, method.pretrained)
-
-    def digest(z: np.ndarray, goal: np.ndarray) -> oracle.Graded:
-        return oracle.plus((weight, oracle.collaborative(z, goal, method.lam, float(method.off_diagonal))))
-
     for round, cohort in enumerate(world.cohorts, 1):
         oracle.begin(world.clients, cohort)
-        if weight > 0 and method.mode == "once":
-            world.once(round, cohort, oracle.mean_of, digest)
-        elif weight > 0:
-            seed = seed_of(world.plan.seed, round, "public")
-            orders = [torch.randperm(PUBLIC, generator=generator(seed, "order", epoch)) for epoch in range(method.public.epochs)]
-            batches = [rows.numpy() for order in orders for rows in order.split(method.public.batch)]
-            own, reset = method.own_slot, method.reset_each_batch
-            oracle.digest_in_lockstep(world.clients, cohort, world.public, digest, world.digester, batches, own=own, reset=reset)
+        if method.correlation > 0 and method.mode == "once":
+            world.once(round, cohort, oracle.mean_of, correlating(method))
+        elif method.correlation > 0:
+            in_lockstep(world, round, cohort)
         if method.average != "none":
             sizes = [float(len(world.clients[k].x)) for k in cohort]
             oracle.share_parameters(world.clients, cohort, sizes if method.average == "samples" else None)
-        world.revisit(cohort, teachers)
+        world.revisit(cohort, (method.previous, method.pretrained))
     return world
 
 
@@ -451,28 +456,63 @@ def test_rcfl(tmp_path, validation, settings) -> None:
 
 
 class Deaf(Inline):
-    """The first client asked for predictions never answers."""
+    """The first client of a cohort is never reached with one kind of ask."""
+
+    def __init__(self, task: str, rounds: Sequence[int] = range(1, ROUNDS + 1), at: int | None = None) -> None:
+        self.task, self.rounds, self.at = task, rounds, at
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        if jobs[0].task != "predict":
-            yield from super().deliver(jobs)
-            return
-        yield Outcome(jobs[0].client, error=TaskError(f"{jobs[0]}: it did not answer"))
-        yield from super().deliver(jobs[1:])
+        first = jobs[0]
+        if first.task == self.task and first.round in self.rounds and self.at == decode(Path(first.message).read_bytes()).get("at"):
+            yield Outcome(first.client, error=TaskError(f"{first}: it did not answer"))
+            jobs = jobs[1:]
+        yield from super().deliver(jobs)
+
+
+DROP = Admission(faults="drop", quorum=0.1)
 
 
 @pytest.mark.parametrize("method", [fccl(lam=0.3), FedMD(pretraining=4, public=public(), digest_loss="mse")], ids=lambda m: m.name)
 def test_the_mean_is_over_who_answered(tmp_path, method) -> None:
     """Who did not answer still learns from the others."""
-    plan = plan_of(method, admission=Admission(faults="drop", quorum=0.1))
+    plan = plan_of(method, admission=DROP)
     world = World(plan)
-    teachers = (1.0, 1.0) if isinstance(method, FCCL) else (0.0, 0.0)
-    digest = (lambda z, goal: oracle.collaborative(z, goal, 0.3, -1.0)) if isinstance(method, FCCL) else oracle.mse
+    teachers, digest = ((1.0, 1.0), correlating(method)) if isinstance(method, FCCL) else ((0.0, 0.0), oracle.mse)
     for round, cohort in enumerate(world.cohorts, 1):
         oracle.begin(world.clients, cohort)
         world.once(round, cohort, lambda said, lost=cohort[0]: oracle.mean_of({k: z for k, z in said.items() if k != lost}), digest)
         world.revisit(cohort, teachers)
-    compare(plan, tmp_path / "run", world, engine=Deaf())
+    compare(plan, tmp_path / "run", world, engine=Deaf("predict"))
+
+
+STRIDE = {"lam": 0.3, "mode": "lockstep", "public": public(batch=9, optimiser=ADAM)}
+
+
+@pytest.mark.parametrize("own_slot", ["current", "previous"])
+def test_in_lockstep_the_mean_is_over_who_answered(tmp_path, own_slot) -> None:
+    plan = plan_of(fccl(**STRIDE, own_slot=own_slot), admission=DROP)
+    world = World(plan)
+    for round, cohort in enumerate(world.cohorts, 1):
+        oracle.begin(world.clients, cohort)
+        in_lockstep(world, round, cohort, unheard=lambda at, k, lost=cohort[0]: at == 0 and k == lost)
+        world.revisit(cohort, (1.0, 1.0))
+    compare(plan, tmp_path / "run", world, engine=Deaf("exchange", at=0))
+
+
+def test_public_moments_do_not_outlive_a_round_that_a_client_did_not_finish(tmp_path) -> None:
+    """Lost before its last step and its private phase, it comes back where it stood, and its previous model is the one before that."""
+    plan = plan_of(fccl(**STRIDE | {"public": public(batch=9)}), cohort=1.0, rounds=2, admission=DROP)
+    world, other = World(plan), World(plan)
+    for each in (world, other):
+        oracle.begin(each.clients, range(CLIENTS))
+    in_lockstep(world, 1, range(CLIENTS))
+    in_lockstep(other, 1, range(CLIENTS), left_out=1)
+    world.revisit(range(1, CLIENTS), (1.0, 1.0))
+    world.clients[0].params = other.clients[0].params
+    oracle.begin(world.clients, range(1, CLIENTS))
+    in_lockstep(world, 2, range(CLIENTS))
+    world.revisit(range(CLIENTS), (1.0, 1.0))
+    compare(plan, tmp_path / "run", world, engine=Deaf("exchange", [1], at=3))
 
 
 # --- FedDF on the server ---

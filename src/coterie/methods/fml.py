@@ -27,10 +27,11 @@ from torch.nn import functional as F
 from coterie.errors import UserError
 from coterie.fit import Fitted, Objective, Step, Training, divergence
 from coterie.method import Exhibit, Federation, Method, task, weighted_mean
+from coterie.methods.local import pretrained
 from coterie.models import MODELS, Architecture
 from coterie.models.pair import Pair, PairNet
 from coterie.named import STRICT
-from coterie.record import Record
+from coterie.record import EMPTY, Record
 from coterie.site import SERVER, Population, Site
 
 __all__ = ["FML", "Mutual", "at_round"]
@@ -118,6 +119,8 @@ class FML(Method):
     """Weight of the labels in the meme's loss."""
     meme: Annotated[Architecture, BeforeValidator(lambda v: MODELS.resolve(v, "method.meme")), PlainSerializer(MODELS.dump)] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
+    pretraining: Annotated[int, Field(ge=0)] = 0
+    """Epochs that every private model trains alone before the first round, as FCCL's comparison has it."""
     newcomer: Literal["own", "server"] = "own"
     """A newcomer's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and without
     dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
@@ -136,7 +139,15 @@ class FML(Method):
         return (self.meme or base) if client == SERVER else base
 
     def start(self, fed: Federation) -> Record:
+        if self.pretraining:
+            for _ in fed.ask("pretrain", clients=fed.clients):
+                pass
         return Record(model=fed.server.fresh())
+
+    @task
+    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """The private model trains alone; the optimiser's state ends here."""
+        return EMPTY, Record(model=pretrained(site, self.pretraining))
 
     def round(self, state: Record, fed: Federation) -> Record:
         dials = [at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]
