@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -25,6 +26,7 @@ from coterie.errors import RunError, UserError
 from coterie.experiment import Experiment
 from coterie.federation import Coordinator, draw_cohort
 from coterie.ledger import Ledger, Listener, events
+from coterie.models.custom import Custom, load
 from coterie.record import Record, read, write
 from coterie.seeds import generator
 from coterie.site import Population
@@ -292,9 +294,12 @@ def code_digest(experiment: Experiment) -> str:
     >>> len(code_digest(Experiment.load("digits-two-class")))
     12
     """
-    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source)
-    modules = {type(each).__module__ for each in named}
-    files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
+    within = [getattr(experiment.method, each.name) for each in dataclasses.fields(experiment.method)]  # type: ignore[arg-type]
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *within)
+    modules = {(load(each.module) if isinstance(each, Custom) else type(each)).__module__ for each in named}
+    files = {
+        getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.") and module != "builtins"
+    }
     sha = hashlib.sha256(_own_code().encode())
     for path in sorted(filter(None, files)):
         sha.update(Path(path).read_bytes())
