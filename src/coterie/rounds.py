@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -294,12 +293,10 @@ def code_digest(experiment: Experiment) -> str:
     >>> len(code_digest(Experiment.load("digits-two-class")))
     12
     """
-    within = [getattr(experiment.method, each.name) for each in dataclasses.fields(experiment.method)]  # type: ignore[arg-type]
-    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *within)
+    settings = vars(experiment.method).values()  # a method may name a network too
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *settings)
     modules = {(load(each.module) if isinstance(each, Custom) else type(each)).__module__ for each in named}
-    files = {
-        getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.") and module != "builtins"
-    }
+    files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
     sha = hashlib.sha256(_own_code().encode())
     for path in sorted(filter(None, files)):
         sha.update(Path(path).read_bytes())
