@@ -177,7 +177,7 @@ class Experiment(Section):
     data: Data
     partition: Annotated[Partition, *_one(PARTITIONS, "partition")]
     model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
-    """One network for all, or a list."""
+    """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
     models_by: ModelsBy = "turn"
     """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
     spoiled: Clients = ()

@@ -25,6 +25,7 @@ from coterie.errors import RunError, UserError
 from coterie.experiment import Experiment
 from coterie.federation import Coordinator, draw_cohort
 from coterie.ledger import Ledger, Listener, events
+from coterie.models.custom import Custom, load
 from coterie.record import Record, read, write
 from coterie.seeds import generator
 from coterie.site import Population
@@ -292,8 +293,9 @@ def code_digest(experiment: Experiment) -> str:
     >>> len(code_digest(Experiment.load("digits-two-class")))
     12
     """
-    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source)
-    modules = {type(each).__module__ for each in named}
+    settings = vars(experiment.method).values()  # a method may name a network too
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *settings)
+    modules = {(load(each.module) if isinstance(each, Custom) else type(each)).__module__ for each in named}
     files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
     sha = hashlib.sha256(_own_code().encode())
     for path in sorted(filter(None, files)):
