@@ -230,6 +230,7 @@ def fit(
     carried: Record = EMPTY,
     trainable: Callable[[str], bool] = lambda name: True,
     step: type[Step] = Step,
+    rate: Callable[[int], float] = lambda step: 1.0,
 ) -> Fitted:
     """Train `model` from `start` on `data` for `training.epochs` epochs.
 
@@ -245,13 +246,15 @@ def fit(
         carried: what an earlier `fit` returned as `carried`.
         trainable: which parameters move, by name.
         step: how features and logits come about, where that is not `model(x)`.
+        rate: what the learning rate is multiplied with at each step (the first is 0), beside the schedule over rounds.
     """
     model.load_state_dict(start.tensors)
     model.train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
     moving = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimiser = training.optimiser.build(moving.values(), training.optimiser.lr * training.schedule.factor(round))
+    lr = training.optimiser.lr * training.schedule.factor(round)
+    optimiser = training.optimiser.build(moving.values(), lr)
     if training.state == "kept":
         restore(optimiser, moving, carried.group("optimiser"))
     anchor, losses, parts, steps = start.tensors, list[float](), list[list[float]](), 0
@@ -263,6 +266,8 @@ def fit(
                 x, y = data.batch(chosen, generator(seed, "augment", epoch, steps) if training.augment != "none" else None)
                 seen = step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()})
                 loss = objective(seen)
+                for group in optimiser.param_groups:
+                    group["lr"] = lr * rate(steps)
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.clip is not None:

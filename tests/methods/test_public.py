@@ -404,6 +404,8 @@ def test_feddf_distils_into_every_architecture(tmp_path) -> None:
         ({"name": "fccl", "own_slot": "previous"}, "about method.mode = 'lockstep', not 'once'"),
         ({"name": "fedmd", "alignment": 1000}, "method.alignment = 1000: expected at most the 48 public pictures"),
         ({"name": "fccl", "public": {"bacth": 3}}, "method.public.bacth = 3: no such key here, did you mean 'batch'"),
+        ({"name": "fccl", "mode": "lockstep", "alignment": 8}, "method.alignment = 8: expected none, lockstep goes over all"),
+        ({"name": "fedmd", "public": {"state": "kept"}}, "method.public.state = 'kept': expected 'fresh'"),
         ({"name": "rcfl"}, "did you mean 'rcfl-public'"),
     ],
 )

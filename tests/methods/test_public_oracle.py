@@ -16,11 +16,12 @@ from tests.methods import oracle_public as oracle
 from torch import nn
 
 from coterie.admission import Admission
+from coterie.data.examples import crop_and_flip
 from coterie.engines import Inline, Job, Outcome, TaskError
 from coterie.experiment import Experiment
 from coterie.federation import draw_cohort
 from coterie.fit import Step, Training
-from coterie.method import Method
+from coterie.method import Method, Reply
 from coterie.methods import FCCL, FedDF, FedDFClient, FedMatchPublic, FedMD, RCFLPublic
 from coterie.methods.fccl import CrossCorrelation
 from coterie.methods.fccl import correlation as pearson
@@ -29,7 +30,7 @@ from coterie.named import STRICT
 from coterie.optim import Adam, Optimiser, Sgd
 from coterie.record import Record, decode, read
 from coterie.rounds import run
-from coterie.seeds import generator, seed_of
+from coterie.seeds import generator, scoped, seed_of
 from coterie.site import SERVER, Bench, Site
 
 # --- the oracle against itself: every gradient is its loss's slope ---
@@ -518,20 +519,19 @@ def test_public_moments_do_not_outlive_a_round_that_a_client_did_not_finish(tmp_
 # --- FedDF on the server ---
 
 
-def windows(world: World, round: int, kind: int) -> oracle.Batches:
-    """The batches of one student: windows of a hundred steps on one order after another, each in the order that its training draws."""
+def passes(world: World, round: int, kind: int) -> oracle.Batches:
+    """The batches of one student: pass after pass over the public data, the last cut to the steps that are left."""
     method, seed = world.plan.method, world.plan.seed
-    need = method.steps * method.batch
-    orders = [torch.randperm(PUBLIC, generator=generator(seed, round, "distil", kind, epoch)) for epoch in range(need // PUBLIC + 1)]
     batches: list[np.ndarray] = []
-    for part, window in enumerate(torch.cat(orders)[:need].split(100 * method.batch)):
-        order = torch.randperm(len(window), generator=generator(seed_of(seed, round, SERVER, "distil", kind, part), "order", 0))
-        batches += [window[chosen].numpy() for chosen in order.split(method.batch)]
+    while (done := len(batches)) < method.steps:
+        chosen = torch.randperm(PUBLIC, generator=generator(seed, round, "distil", kind, done))[: (method.steps - done) * method.batch]
+        order = torch.randperm(len(chosen), generator=generator(seed_of(seed, round, SERVER, "distil", kind, done), "order", 0))
+        batches += [chosen[each].numpy() for each in order.split(method.batch)]
     return batches
 
 
 def follow_feddf(
-    world: World, factors: Sequence[float], batches: Callable[[World, int, int], oracle.Batches] = windows
+    world: World, factors: Sequence[float], batches: Callable[[World, int, int], oracle.Batches] = passes
 ) -> list[oracle.Params]:
     plan, kinds, method = world.plan, len(world.plan.model), world.plan.method
     server = world.population.site(SERVER, 0, Bench())
@@ -571,32 +571,17 @@ SERVERS = {
 @pytest.mark.parametrize("models", [MIXED, SAME], ids=["mixed", "same"])
 @pytest.mark.parametrize("case", SERVERS)
 def test_feddf_on_the_server(tmp_path, case, models) -> None:
-    """Up to a hundred steps the rate is held."""
+    """Specification, section 8: the rate follows a cosine over all steps."""
     plan = plan_of(FedDF(**{"steps": 12, "batch": 8, "lr": 0.02, "clip": 5.0, **SERVERS[case]}), models)
-    world = World(plan)
-    compare_students(plan, tmp_path / "run", world, follow_feddf(world, [1.0] * plan.method.steps))
-
-
-def test_feddf_lowers_its_rate_every_hundred_steps(tmp_path) -> None:
-    plan = plan_of(FedDF(steps=230, batch=6, lr=0.02), SAME, rounds=2)
-    world = World(plan)
-    factors = [oracle.cosine(step // 100, 3) for step in range(230)]
-    assert [round(each, 2) for each in factors[::100]] == [1.0, 0.75, 0.25]
-    compare_students(plan, tmp_path / "run", world, follow_feddf(world, factors))
-
-
-def test_feddf_lowers_its_rate_at_every_step(tmp_path) -> None:
-    """Specification, section 8: "cosine annealing over 10,000 steps"; over few steps as well."""
-    plan = plan_of(FedDF(steps=12, batch=8, lr=0.02), SAME, rounds=1)
-    world = World(plan)
-    compare_students(plan, tmp_path / "run", world, follow_feddf(world, [oracle.cosine(step, 12) for step in range(12)]))
+    world, steps = World(plan), plan.method.steps
+    compare_students(plan, tmp_path / "run", world, follow_feddf(world, [oracle.cosine(step, steps) for step in range(steps)]))
 
 
 def test_feddf_with_batches_of_everything_sees_every_picture_in_every_step(tmp_path) -> None:
     """A batch as large as the public data is the public data, not a draw from it with repetitions."""
     plan = plan_of(FedDF(steps=4, batch=PUBLIC, lr=0.02), SAME, rounds=1)
     world = World(plan)
-    want = follow_feddf(world, [1.0] * 4, lambda *_: oracle.whole(world.public, 4))
+    want = follow_feddf(world, [oracle.cosine(step, 4) for step in range(4)], lambda *_: oracle.whole(world.public, 4))
     compare_students(plan, tmp_path / "run", world, want)
 
 
@@ -656,6 +641,16 @@ def test_fedmatch(tmp_path, case) -> None:
             np.testing.assert_allclose(found.tensors[f"psi.{index}"].numpy(), b, rtol=1e-9, atol=1e-9, err_msg=f"psi of client {k}")
 
 
+def test_of_peers_as_near_the_lower_number_helps() -> None:
+    """In whatever order they answered."""
+    said = {k: np.array([[float(v), 0.0, -1.0]]) for k, v in {4: 1, 2: -2, 0: 0, 3: 5, 1: 2}.items()}
+    found = FedMatchPublic().agree([Reply(k, Record(logits=torch.tensor(z))) for k, z in said.items()])
+    for k, each in found.items():
+        want = [oracle.softmax(said[peer]) for peer in oracle.helpers_of(said, k)]
+        np.testing.assert_allclose([belief.numpy() for belief in each.group("helpers").tensors.values()], want, err_msg=f"client {k}")
+    assert oracle.helpers_of(said, 0) == [4, 1]
+
+
 def test_fedmatch_sees_shaken_pictures_in_its_agreement_only(tmp_path) -> None:
     """Specification, section 9: "KL(helper || local) + CE(agreement pseudo-label, prediction on strong augmentation)"."""
     settings = {"inter": 0.6, "agreement": 0.8, "l1": 0.0, "l2": 0.3, "threshold": 0.0, "pretraining": 4}
@@ -668,7 +663,8 @@ def test_fedmatch_sees_shaken_pictures_in_its_agreement_only(tmp_path) -> None:
         sigma, psi = ([share / 1.2 * p for p in world.clients[k].params] for share in (1.0, 0.2))
         seed = seed_of(plan.seed, 1, k, "public")
         order = torch.randperm(PUBLIC, generator=generator(seed, "order", 0))
-        shaken = world.sites[k].public.batch(order, generator(seed, "augment", 0, 0))[0].flatten(1).numpy()
+        with scoped(seed_of(seed, "dropout")):
+            shaken = crop_and_flip(world.sites[k].public.batch(order)[0], torch.default_generator).flatten(1).numpy()
         helpers = [said[peer] for peer in oracle.helpers_of(said, k)]
         rows, none = order.numpy(), oracle.Weights(i=0.0, a=0.0, l1=0.0, l2=0.0, confidence=0.0)
         plain = oracle.psi_loss(sigma, psi, world.public, helpers, replace(none, i=method.inter, l2=method.l2), said[k])[1]

@@ -111,6 +111,8 @@ class FCCL(PublicMethod):
             raise UserError(f"method.average = '{self.average}': expected 'none', because clients have different models")
         if self.mode == "once" and (self.own_slot == "previous" or self.reset_each_batch):
             raise UserError("method.own_slot and method.reset_each_batch are about method.mode = 'lockstep', not 'once'")
+        if self.mode == "lockstep" and self.alignment is not None:
+            raise UserError(f"method.alignment = {self.alignment}: expected none, lockstep goes over all public pictures")
 
     def first_memory(self, site: Site, params: Record) -> Record:
         return Record(model=params, previous=params, pretrained=params)
@@ -125,8 +127,11 @@ class FCCL(PublicMethod):
 
     def confer(self, fed: Federation) -> Iterator[Reply]:
         if self.correlation == 0:
-            return fed.ask("learn")
+            return fed.ask("learn", like=self.handed_in(fed))
         return iter(self._lockstep(fed)) if self.mode == "lockstep" else super().confer(fed)
+
+    def handed_in(self, fed: Federation) -> Record:
+        return EMPTY if self.average == "none" else Record(model=fed.server.fresh())
 
     @task
     def learn(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
@@ -180,7 +185,7 @@ class FCCL(PublicMethod):
         last: list[Reply] = []
         for at in range(len(batches) + 1):
             agreed = self._agreed(last, fed) if at else dict.fromkeys(fed.cohort, EMPTY)
-            like = Record(logits=self.like(fed).tensors["logits"][: len(batches[at])]) if at < len(batches) else EMPTY
+            like = Record(logits=self.like(fed).tensors["logits"][: len(batches[at])]) if at < len(batches) else self.handed_in(fed)
             where = about | Record(at=at)
             last = list(fed.ask("exchange", {client: each | where for client, each in agreed.items()}, like=like))
         return last

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.data.examples import crop_and_flip
 from coterie.fit import CrossEntropy, Objective, Step, Training
 from coterie.method import Reply, task
 from coterie.methods.public import Digestion, PublicMethod
@@ -41,12 +42,15 @@ class Unlabelled(Objective):
     agreement: float
     l1: float
     l2: float
+    strong: bool = False
+    """Whether the pseudo-label is learned on augmented pictures; what helpers say is about the plain ones. `fit` seeds the draws."""
 
     def __call__(self, step: Step) -> Tensor:
-        net = step.model
+        net, sure = step.model, step.frozen["sure"]
         assert isinstance(net, AdditiveNet)
-        log_p, sure = step.logits.log_softmax(1), step.frozen["sure"]
-        loss = self.agreement * (sure * F.nll_loss(log_p, step.frozen["labels"], reduction="none")).mean()
+        log_p = step.logits.log_softmax(1)
+        shaken = net(crop_and_flip(step.x, torch.default_generator)).log_softmax(1) if self.strong else log_p
+        loss = self.agreement * (sure * F.nll_loss(shaken, step.frozen["labels"], reduction="none")).mean()
         for index in range(self.helpers):
             gaps = F.kl_div(log_p, step.frozen[f"helper {index}"], reduction="none").sum(1)
             loss = loss + self.inter / self.helpers * (sure * gaps).mean()
@@ -68,7 +72,7 @@ class FedMatchPublic(PublicMethod):
     augments_together: ClassVar[bool] = False
 
     public: Digestion = Training(epochs=1, batch=512, optimiser=Adam(lr=1e-3), augment="crop-flip")
-    """How psi is trained; here augmentation is each client's own, and only of what it trains on: it stands for the strong one."""
+    """How psi is trained; here augmentation is each client's own, and only of what the pseudo-label is learned on."""
     helpers: Annotated[int, Field(ge=0)] = 2
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.75
     """How sure of its own prediction a client must be to learn from a public picture."""
@@ -103,7 +107,7 @@ class FedMatchPublic(PublicMethod):
         parts = site.fit(
             memory.group("parts"),
             self.unlabelled(len(message.group("helpers"))),
-            training=self.public,
+            training=self.public.but(augment="none"),
             data=self.pictures(site, message),
             frozen=self._tables(site, memory, message),
             model=net,
@@ -118,7 +122,7 @@ class FedMatchPublic(PublicMethod):
 
     def unlabelled(self, helpers: int) -> Objective:
         """What psi minimises with so many helpers."""
-        return Unlabelled(helpers, self.inter, self.agreement, self.l1, self.l2)
+        return Unlabelled(helpers, self.inter, self.agreement, self.l1, self.l2, self.public.augment != "none")
 
     def _tables(self, site: Site, memory: Record, message: Record) -> dict[str, Tensor]:
         """By public picture: what each helper says, the class most voices are for (of equals the lowest), whether the client is sure."""

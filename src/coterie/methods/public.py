@@ -63,6 +63,8 @@ class PublicMethod(Method):
         held = 0 if population.public is None else len(population.public)
         if self.alignment is not None and self.alignment > held:
             raise UserError(f"method.alignment = {self.alignment}: expected at most the {held} public pictures")
+        if self.public.state == "kept":
+            raise UserError("method.public.state = 'kept': expected 'fresh', the optimiser for public data starts anew every round")
 
     def start(self, fed: Federation) -> Record:
         for _ in fed.ask("pretrain", clients=fed.clients):
@@ -88,8 +90,12 @@ class PublicMethod(Method):
         about = self.subject(fed)
         agreed = self.agree(list(fed.ask("predict", about, like=self.like(fed))))
         if isinstance(agreed, Record):
-            return fed.ask("learn", agreed | about)
+            return fed.ask("learn", agreed | about, like=self.handed_in(fed))
         return fed.ask("learn", {client: each | about for client, each in agreed.items()}, clients=list(agreed))
+
+    def handed_in(self, fed: Federation) -> Record:
+        """The shape of what clients hand in after learning, which mostly is nothing."""
+        return EMPTY
 
     def subject(self, fed: Federation) -> Record:
         """What decides which public pixels a round is about: a seed, the same in everybody's message."""
