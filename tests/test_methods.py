@@ -10,7 +10,7 @@ from coterie.errors import UserError
 from coterie.experiment import Experiment
 from coterie.ledger import events
 from coterie.method import Reply, weighted_mean
-from coterie.methods import FML, METHODS, Centralised, FedAvg, FedFusion, FedMMD, FedProx, Local, TwoStreamL2
+from coterie.methods import FML, METHODS, Centralised, FedAvg, FedFusion, FedMMD, FedProx, Local, SplitMetadata, TwoStreamL2
 from coterie.record import Record
 from coterie.rounds import run
 from coterie.site import SERVER, Bench
@@ -43,7 +43,7 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    checked = {FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, FML, Local, Centralised}  # from FedMMD to FML in tests/methods
+    checked = {FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, FML, SplitMetadata, Local, Centralised}  # FedMMD to SplitMetadata: tests/methods
     assert set(METHODS.specs.values()) == checked
 
 
