@@ -43,7 +43,17 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    checked = {FedAvg, FedProx, FedMMD, TwoStreamL2, FedFusion, FML, SplitMetadata, Local, Centralised}  # FedMMD to SplitMetadata: tests/methods
+    checked = {
+        FedAvg,
+        FedProx,
+        FedMMD,
+        TwoStreamL2,
+        FedFusion,
+        FML,
+        SplitMetadata,
+        Local,
+        Centralised,
+    }  # FedMMD to SplitMetadata: tests/methods
     assert set(METHODS.specs.values()) == checked
 
 

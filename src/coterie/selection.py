@@ -7,6 +7,8 @@ runs on one thread, because how a sum is split over threads changes its bits.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -18,8 +20,9 @@ from pydantic.dataclasses import dataclass
 from scipy.special import log_softmax
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances, pairwise_distances_chunked
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from coterie.named import STRICT, Registry, Spec
 from coterie.seeds import seed_of
@@ -48,6 +51,12 @@ CHUNK_MB = 16
 """How much of a table of distances is in RAM at once."""
 
 
+@functools.cache
+def _pools() -> ThreadpoolController:
+    """The thread pools of this process; looking for them takes longer than a small selection."""
+    return ThreadpoolController()
+
+
 @dataclass(frozen=True, config=STRICT)
 class Selection(Spec):
     """One way to choose; subclasses say how to `pick` within a class.
@@ -69,7 +78,7 @@ class Selection(Spec):
             budget: how many of a class at most.
             seed: decides what is drawn at random, if anything is.
         """
-        with threadpool_limits(1):
+        with _pools().limit(limits=1):
             order = np.array(sorted(range(len(features)), key=lambda row: features[row].tobytes()), dtype=np.int64)
             chosen = [order[rows] for rows in self._classes(features[order], labels[order], budget, seed)]
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
@@ -136,7 +145,8 @@ class Geometric(Selection):
             how = {"svd_solver": "randomized", "iterated_power": POWER, "random_state": seed % 2**32}
         with np.errstate(invalid="ignore"):  # constant features have no variance to explain a share of
             reduced: Floats = PCA(self.components, **how).fit_transform(features)
-        return reduced
+        new = np.append(True, (features[1:] != features[:-1]).any(1))  # equal samples, neighbours here, are not told apart by rounding
+        return reduced[np.flatnonzero(new)[np.cumsum(new) - 1]]
 
     def near(self, points: Floats, budget: int, seed: int) -> Indices:
         """`budget` of more points."""
@@ -156,16 +166,17 @@ class KMeansSelection(Geometric):
         """Where k-means ends."""
         how = {"n_clusters": clusters, "n_init": self.restarts, "random_state": seed % 2**32}
         means = KMeans(**how) if self.batch is None else MiniBatchKMeans(batch_size=self.batch, **how)
-        found: Floats = means.fit(points).cluster_centers_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # where samples repeat, so may centres
+            found: Floats = means.fit(points).cluster_centers_
         return found
 
     def near(self, points: Floats, budget: int, seed: int) -> Indices:
-        clusters = min(budget, len(np.unique(points, axis=0)))
-        distance = pairwise_distances(self.centres(points, clusters, seed), points)
-        chosen = []
-        for turn in range(budget):  # a sample stands for one centre only; where samples repeat, centres take more than one each
-            chosen.append(int(distance[turn % clusters].argmin()))
-            distance[:, chosen[-1]] = np.inf
+        distance = pairwise_distances(self.centres(points, budget, seed), points)
+        chosen = list[int]()
+        for row in distance:
+            row[chosen] = np.inf  # a sample stands for one centre only
+            chosen.append(int(row.argmin()))
         return np.array(chosen)
 
 
