@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -204,6 +207,31 @@ def test_entropy_and_gradient_of_given_logits() -> None:
     assert Entropy(prefer="low").select(logits, labels, 2, 0).tolist() == [0, 2], "sure, right or wrong"
     assert Entropy(by="gradient").select(logits, labels, 1, 0).tolist() == [2], "sure and wrong"
     assert Entropy(by="gradient", prefer="low").select(logits, labels, 1, 0).tolist() == [0], "sure and right"
+
+
+THREADS = """
+import numpy as np
+from coterie.selection import SELECTIONS
+
+rng = np.random.default_rng(0)
+features = (rng.normal(size=(700, 400)) * 0.99 ** np.arange(400)).astype(np.float32)
+labels = rng.integers(0, 2, 700)
+for name in ("kmeans", "k-centre", "herding", "facility-location"):
+    selection = SELECTIONS.resolve({"name": name, "components": 50})
+    print(selection.select(features, labels, 20, 0).tolist())
+"""
+
+
+def test_threads_do_not_matter() -> None:
+    """Whatever the machine offers to the libraries below."""
+
+    def found(threads: str) -> str:
+        many = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+        return subprocess.run(
+            [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, env={**os.environ, **many}
+        ).stdout
+
+    assert found("1") == found("4")
 
 
 def test_random_depends_on_the_seed() -> None:

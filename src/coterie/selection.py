@@ -1,8 +1,8 @@
 """Which few samples stand for many: pure functions (features, labels, budget, seed) -> indices, chosen class by class.
 
 Every selection takes min(budget, size) samples of each class. Samples are first put into an order that only their contents decide, so
-that permuting them permutes the selection; equally good ones are taken in that order, and of equal ones the first by index. All of it
-runs on one thread, because how a sum is split over threads changes its bits.
+that permuting them permutes the selection; equally good ones are taken in that order, and of equal ones the first by index. What needs
+scikit-learn runs on one thread, because how a sum is split over threads changes its bits, and imports it when used: it takes seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,9 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.dataclasses import dataclass
-from scipy.special import log_softmax
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances, pairwise_distances_chunked
 from threadpoolctl import ThreadpoolController
 
 from coterie.named import STRICT, Registry, Spec
@@ -53,7 +47,9 @@ CHUNK_MB = 16
 
 @functools.cache
 def _pools() -> ThreadpoolController:
-    """The thread pools of this process; looking for them takes longer than a small selection."""
+    """The thread pools of this process, scikit-learn's too; looking for them takes longer than a small selection."""
+    import sklearn.cluster  # noqa: F401 (brings its own)
+
     return ThreadpoolController()
 
 
@@ -78,9 +74,8 @@ class Selection(Spec):
             budget: how many of a class at most.
             seed: decides what is drawn at random, if anything is.
         """
-        with _pools().limit(limits=1):
-            order = np.array(sorted(range(len(features)), key=lambda row: features[row].tobytes()), dtype=np.int64)
-            chosen = [order[rows] for rows in self._classes(features[order], labels[order], budget, seed)]
+        order = np.array(sorted(range(len(features)), key=lambda row: features[row].tobytes()), dtype=np.int64)
+        chosen = [order[rows] for rows in self._classes(features[order], labels[order], budget, seed)]
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _classes(self, features: Floats, labels: Indices, budget: int, seed: int) -> Iterator[Indices]:
@@ -130,6 +125,10 @@ class Geometric(Selection):
     """Whether the components are those of all a client's samples (the order of the paper's text) or of each class."""
     solver: Literal["randomised", "exact"] = "randomised"
 
+    def select(self, features: Floats, labels: Indices, budget: int, seed: int) -> Indices:
+        with _pools().limit(limits=1):
+            return super().select(features, labels, budget, seed)
+
     def prepare(self, features: Floats, seed: int) -> Floats:
         return self.reduce(features, seed) if self.pca == "client" else features
 
@@ -138,6 +137,8 @@ class Geometric(Selection):
 
     def reduce(self, features: Floats, seed: int) -> Floats:
         """The principal components; where they would be all there are, PCA is a rotation, which leaves distances alone, and is left out."""
+        from sklearn.decomposition import PCA
+
         if min(features.shape[1], len(features) - 1) <= self.components:
             return features
         how: dict[str, Any] = {"svd_solver": "full"}
@@ -146,7 +147,8 @@ class Geometric(Selection):
         with np.errstate(invalid="ignore"):  # constant features have no variance to explain a share of
             reduced: Floats = PCA(self.components, **how).fit_transform(features)
         new = np.append(True, (features[1:] != features[:-1]).any(1))  # equal samples, neighbours here, are not told apart by rounding
-        return reduced[np.flatnonzero(new)[np.cumsum(new) - 1]]
+        alike: Floats = reduced[np.flatnonzero(new)[np.cumsum(new) - 1]]
+        return alike
 
     def near(self, points: Floats, budget: int, seed: int) -> Indices:
         """`budget` of more points."""
@@ -164,6 +166,9 @@ class KMeansSelection(Geometric):
 
     def centres(self, points: Floats, clusters: int, seed: int) -> Floats:
         """Where k-means ends."""
+        from sklearn.cluster import KMeans, MiniBatchKMeans
+        from sklearn.exceptions import ConvergenceWarning
+
         how = {"n_clusters": clusters, "n_init": self.restarts, "random_state": seed % 2**32}
         means = KMeans(**how) if self.batch is None else MiniBatchKMeans(batch_size=self.batch, **how)
         with warnings.catch_warnings():
@@ -172,6 +177,8 @@ class KMeansSelection(Geometric):
         return found
 
     def near(self, points: Floats, budget: int, seed: int) -> Indices:
+        from sklearn.metrics import pairwise_distances
+
         distance = pairwise_distances(self.centres(points, budget, seed), points)
         chosen = list[int]()
         for row in distance:
@@ -232,6 +239,7 @@ class FacilityLocation(Geometric):
 
 def _gains(points: Floats, nearest: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
     """By how much each sample, were it chosen, would bring all others nearer to a chosen one."""
+    from sklearn.metrics import pairwise_distances_chunked
 
     def gain(distances: Floats, start: int) -> NDArray[np.float64]:
         gained: NDArray[np.float64] = np.maximum(nearest - distances, 0).sum(1)
@@ -257,7 +265,8 @@ class Entropy(Selection):
     prefer: Literal["high", "low"] = "high"
 
     def pick(self, features: Floats, label: int, budget: int, seed: int) -> Indices:
-        logs = log_softmax(features.astype(np.float64), axis=1)
+        values = features.astype(np.float64)
+        logs = values - np.logaddexp.reduce(values, axis=1, keepdims=True)
         if self.by == "entropy":
             value = -(np.exp(logs) * logs).sum(1)
         else:
@@ -287,6 +296,8 @@ def sketch(rows: Floats, width: int, seed: int) -> Floats:
     """
     if rows.shape[1] <= width:
         return rows
+    import scipy.fft  # here, because few runs need it
+
     rng = np.random.default_rng(seed)
     signs = rng.choice(np.array([-1, 1], rows.dtype), rows.shape[1])
     kept = np.sort(rng.permutation(rows.shape[1])[:width])

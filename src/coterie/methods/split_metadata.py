@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from coterie.data.maps import Maps, Precision, pack
 from coterie.errors import UserError, nearest
-from coterie.fit import EVALUATION_BATCH, CrossEntropy, Frozen, Objective, Step, Training, frozen, outputs_of
+from coterie.fit import CrossEntropy, Frozen, Objective, Step, Training, frozen, outputs_of
 from coterie.method import Federation, Reply, Weighting, task, weighted_mean
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedfusion import parts_of
@@ -43,6 +43,8 @@ __all__ = ["FewShot", "MetaTraining", "SplitMetadata", "Upper", "prototypes"]
 
 Count = Annotated[int, Field(ge=1)]
 MEGABYTE = 2**20
+BATCH = 16
+"""Pictures that go through the lower part at once: their maps stay in a core's cache."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -165,7 +167,7 @@ class SplitMetadata(FedAvg):
     def round(self, state: Record, fed: Federation) -> Record:
         below, wanted = state.group("model"), "composed" in fed.wanted
         asked = wanted or self.upload == "always"
-        example = pack(self._blank(fed.server, self._lower(fed.server, below)), self.precision)
+        example = pack(self._blank(fed.server, self.lower(fed.server, below)), self.precision)
         classes, parts = fed.server.train.classes, list[tuple[Record, Tensor]]()
 
         def heard() -> Iterator[Reply]:
@@ -193,8 +195,8 @@ class SplitMetadata(FedAvg):
     def metadata(self, site: Site, model: Record) -> Record:
         """The chosen samples' `maps`, packed, and `labels`."""
         chosen = self.choose(site, model)
-        run, labels = self._lower(site, model), site.train.labels[chosen]
-        parts = (pack(run(site.train.batch(some)[0]), self.precision) for some in torch.split(chosen, EVALUATION_BATCH))
+        run, labels = self.lower(site, model), site.train.labels[chosen]
+        parts = (pack(run(site.train.batch(some)[0]), self.precision) for some in torch.split(chosen, BATCH))
         return Record(maps=Maps.join((part, labels[:0]) for part in parts).packed, labels=labels)
 
     def choose(self, site: Site, model: Record) -> Tensor:
@@ -211,17 +213,17 @@ class SplitMetadata(FedAvg):
         if self.selection.sees == "logits":
             return site.predict(model, site.train).float().numpy()
         seed = seed_of(site.seed, site.round, site.id, "sketch")
-        run, start = self._lower(site, model), 0
+        run, start = self.lower(site, model), 0
         rows = np.empty((n, min(self._blank(site, run).numel(), max(1, self.memory_mb * MEGABYTE // (4 * max(n, 1))))), np.float32)
-        for x, _ in site.train.batches(EVALUATION_BATCH):
+        for x, _ in site.train.batches(BATCH):
             rows[start : start + len(x)] = sketch(run(x).flatten(1).float().numpy(), rows.shape[1], seed)
             start += len(x)
         return rows
 
-    def _lower(self, site: Site, model: Record) -> Frozen:
-        """The lower part under a model."""
-        level = self.cut(site)
-        return frozen(site.model(), model, lambda net, x: staged(net).lower(level)(x))
+    def lower(self, site: Site, model: Record) -> Frozen:
+        """The lower part under a model, in a network of its own whose tensors lie as convolutions are fastest without gradients."""
+        level, net = self.cut(site), site.model("lower").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return frozen(net, model, lambda net, x: staged(net).lower(level)(x.contiguous(memory_format=torch.channels_last)))
 
     def _blank(self, site: Site, run: Frozen) -> Tensor:
         """What comes of one blank picture."""
