@@ -23,6 +23,7 @@ from statistics import mean, stdev
 
 import torch
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from coterie import Experiment, Record, resume, run
 from coterie.data.maps import Maps
@@ -168,7 +169,9 @@ def draw(found: Sequence[Found], plain: float, model_bytes: int, folder: Path) -
         axes.axhline(plain, color="#666666", linewidth=0.8, linestyle="--")
         axes.axvline(model_bytes, color="#666666", linewidth=0.8, linestyle=":")
         axes.set(xscale="log", xlabel="maps and labels, bytes a client and round", ylabel="accuracy of the composed model")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axes.xaxis.set_major_formatter(BYTES)
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(PER_CENT)
         grey = {"color": "#444444", "linestyle": "none", "markersize": 5}
         keys = [Line2D([], [], color=colour(place), marker="o", linestyle="none", label=level) for place, level in enumerate(LEVELS)]
