@@ -2,8 +2,8 @@
 
 Split training sends maps to the server, which also knows the lower part that made them. Whoever holds that lower part and some pictures
 of the same kind can train a decoder on pairs of map and picture; here on half of the CIFAR-10 pictures that the network was trained on,
-tested on others that neither the decoder nor the network has seen. Printed for each level: mean squared error, PSNR and SSIM (7x7 windows) of pictures in [0, 1], beside
-those of the mean picture, which knows nothing of the map.
+tested on others that neither the decoder nor the network has seen. Printed for each level: mean squared error, PSNR and SSIM (7x7
+windows) of pictures in [0, 1], beside those of the mean picture, which knows nothing of the map.
 
     python examples/03_reconstruction.py --data FOLDER --out reconstruction
 
