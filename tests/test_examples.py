@@ -51,7 +51,10 @@ def test_the_frontier(digits, tmp_path) -> None:
     assert len(set(arms)) == len(arms) == 3 * (len(SELECTIONS.specs) + 4) + len(frontier.HELP)
     for arm in arms:
         arm.method(2).check(population)
-    few = [frontier.measure(arm, population, model, Bench(), budget=2, steps=1) for arm in (arms[0], arms[8], arms[-1])]
+    few = []
+    for arm in (arms[0], arms[8], arms[-1]):
+        sent = frontier.gather(arm, population, model, Bench(), budget=2)
+        few.append(frontier.measure(arm, sent, population, model, Bench(), budget=2, steps=1))
     assert few[0].maps == few[1].maps == 6
     assert few[0].payload == 6 * (16 * 8 * 8 * 4 + 8)
     assert few[1].payload == 6 * (16 * 8 * 8 + 8 + 8)

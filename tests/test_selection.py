@@ -36,6 +36,7 @@ ALL = [
     KMeansSelection(restarts=1, components=2, pca="class"),
     KMeansSelection(restarts=1, components=1, solver="exact"),
     KMeansSelection(restarts=1, batch=4),
+    KMeansSelection(restarts=1, components=5),
     Full(),
     Random(),
     KCentre(components=2),
@@ -156,11 +157,15 @@ def test_the_scope_of_pca() -> None:
     assert np.ptp(reduced[40:], axis=0).max() < 1, "seen through the loud class's components"
 
 
-def test_pca_that_keeps_everything_is_left_out() -> None:
+def test_pca_is_left_out_of_few_dimensions_and_keeps_all_of_few_samples() -> None:
     features = clusters()
     selection = KMeansSelection(components=12)
     assert selection.prepare(features, 0) is features
     assert KMeansSelection(components=11).prepare(features, 0).shape == (60, 11)
+    few = KMeansSelection(components=11).prepare(features[:6], 0)
+    assert few.shape == (6, 5), "no more components than few samples have, and those keep every distance"
+    away = [np.linalg.norm(each[:, None] - each[None], axis=2) for each in (features[:6], few)]
+    np.testing.assert_allclose(away[1], away[0], rtol=1e-4, atol=1e-4)
 
 
 def test_randomised_pca_is_as_good_as_exact() -> None:

@@ -136,16 +136,17 @@ class Geometric(Selection):
         return self.near(self.reduce(features, seed) if self.pca == "class" else features, budget, seed)
 
     def reduce(self, features: Floats, seed: int) -> Floats:
-        """The principal components; where they would be all there are, PCA is a rotation, which leaves distances alone, and is left out."""
+        """The principal components, fewer than samples; where features have no more dimensions than that, they stay as they are."""
         from sklearn.decomposition import PCA
 
-        if min(features.shape[1], len(features) - 1) <= self.components:
+        kept = min(self.components, len(features) - 1)
+        if features.shape[1] <= self.components or kept < 1:
             return features
         how: dict[str, Any] = {"svd_solver": "full"}
         if self.solver == "randomised":
             how = {"svd_solver": "randomized", "iterated_power": POWER, "random_state": seed % 2**32}
         with np.errstate(invalid="ignore"):  # constant features have no variance to explain a share of
-            reduced: Floats = PCA(self.components, **how).fit_transform(features)
+            reduced: Floats = PCA(kept, **how).fit_transform(features)
         new = np.append(True, (features[1:] != features[:-1]).any(1))  # equal samples, neighbours here, are not told apart by rounding
         alike: Floats = reduced[np.flatnonzero(new)[np.cumsum(new) - 1]]
         return alike
