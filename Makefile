@@ -27,10 +27,11 @@ lint: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: .venv/core  ## Ratios within one run; needs MNIST in the data folder.
+bench: .venv/core  ## Ratios within one run; needs MNIST and CIFAR-10 in the data folder.
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/frozen.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/selection.py
 
 clean:
 	rm -rf .venv runs build dist

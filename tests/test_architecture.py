@@ -15,7 +15,7 @@ SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
     {"named", "record", "seeds", "ledger"},
-    {"summary", "contrast", "data", "models", "optim"},
+    {"summary", "contrast", "data", "models", "optim", "selection"},
     {"fit", "tables", "progress", "track"},
     {"site", "watch", "report"},
     {"method", "terms"},

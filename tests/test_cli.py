@@ -68,7 +68,7 @@ def test_compare_runs_what_is_missing_and_reuses_the_rest(call) -> None:
     assert "±" in out
 
 
-@pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions", "experiments"])
+@pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions", "selections", "experiments"])
 def test_list(call, kind) -> None:
     code, out, _ = call("list", kind, "--json")
     assert code == 0

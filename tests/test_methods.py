@@ -25,6 +25,7 @@ from coterie.methods import (
     FedProx,
     Local,
     RCFLPublic,
+    SplitMetadata,
     TwoStreamL2,
 )
 from coterie.record import Record
@@ -59,7 +60,7 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    elsewhere = {FedMMD, TwoStreamL2, FedFusion, FML, FCCL, FedMD, FedDF, FedDFClient, RCFLPublic, FedMatchPublic}  # in tests/methods
+    elsewhere = {FedMMD, TwoStreamL2, FedFusion, FML, FCCL, FedMD, FedDF, FedDFClient, RCFLPublic, FedMatchPublic, SplitMetadata}
     checked = {FedAvg, FedProx, Local, Centralised} | elsewhere
     assert set(METHODS.specs.values()) == checked
 

@@ -51,6 +51,7 @@ class Kind(StrEnum):
     models = "models"
     datasets = "datasets"
     partitions = "partitions"
+    selections = "selections"
     experiments = "experiments"
 
 
@@ -258,12 +259,14 @@ def _listed(kind: Kind) -> dict[str, str]:
     from coterie.data.sources import SOURCES
     from coterie.methods import METHODS
     from coterie.models import MODELS
+    from coterie.selection import SELECTIONS
 
     registries: dict[Kind, Registry[Any]] = {
         Kind.methods: METHODS,
         Kind.models: MODELS,
         Kind.datasets: SOURCES,
         Kind.partitions: PARTITIONS,
+        Kind.selections: SELECTIONS,
     }
     registry = registries[kind]
     return {name: (registry.find(name).__doc__ or "").strip().split("\n")[0] for name in registry}

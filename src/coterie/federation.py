@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Observation
 
 __all__ = ["Coordinator", "Replies", "draw_cohort"]
 
+Objector = Callable[[int, Record], str | None]
 SPAN = 2000
 """Examples of the server's test set in one job; fixed, so that sums do not depend on the number of workers."""
 
@@ -78,7 +79,7 @@ class Coordinator(Federation):
 
     def begin(self, round: int, cohort: Sequence[int], wanted: Sequence[str]) -> None:
         """Enter a round."""
-        self.round, self.cohort, self._wanted = round, cohort, tuple(wanted)
+        self.round, self.cohort, self.wanted = round, cohort, tuple(wanted)
         self.server = self.population.site(SERVER, round, self._bench, exhibiting=bool(wanted))
         self.server.architecture = self.stage.method.network(self.server.architecture, SERVER)
         self._asked = 0
@@ -99,13 +100,14 @@ class Coordinator(Federation):
         message: Record | Mapping[int, Record] = EMPTY,
         *,
         like: Record | Mapping[int, Record] = EMPTY,
+        check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
     ) -> Replies:
         self.finish()
         asked = tuple(self.cohort if clients is None else clients)
         letters = self._post(task, message, asked)
         self._asked += 1
-        observed = tuple(set(self._wanted) & set(self.stage.method.observes))
+        observed = tuple(set(self.wanted) & set(self.stage.method.observes))
         sizes = self.population.deal.train.sizes
         jobs = [
             Job(
@@ -116,12 +118,16 @@ class Coordinator(Federation):
                 memory=self.memories.get(client),
                 keep=f"{self.round}-{self._asked}",
                 wanted=observed,
-                exhibiting=bool(self._wanted),
+                exhibiting=bool(self.wanted),
                 cost=int(sizes[client]),
             )
             for client in asked
         ]
-        self._open = Replies(self._admitted(task, jobs, like, set(letters.values())))
+
+        def object_to(client: int, reply: Record) -> str | None:
+            return objection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
+
+        self._open = Replies(self._admitted(task, jobs, object_to, set(letters.values())))
         return self._open
 
     def charge(self, client: int, direction: Literal["up", "down"], kind: str, payload: int) -> None:
@@ -137,7 +143,7 @@ class Coordinator(Federation):
             laid = {key: self._lay(content) for key, content in distinct.items()}
             letters = {client: (*laid[id(message[client])], message[client]) for client in clients}
         for client, (_, framed, content) in letters.items():
-            self._book(task, client, "down", self._kinds(content), framed)
+            self._book(task, client, "down", self._kinds(content), framed, self._samples(content))
         return {client: path for client, (path, _, _) in letters.items()}
 
     def _lay(self, message: Record) -> tuple[Path, int]:
@@ -147,12 +153,11 @@ class Coordinator(Federation):
         path.write_bytes(data)
         return path, len(data)
 
-    def _admitted(self, task: str, jobs: Sequence[Job], like: Record | Mapping[int, Record], letters: set[Path]) -> Iterator[Reply]:
+    def _admitted(self, task: str, jobs: Sequence[Job], object_to: Objector, letters: set[Path]) -> Iterator[Reply]:
         admitted, objections = 0, []
         try:
             for outcome in self._timed(self.engine.deliver(jobs)):
-                expected = like if isinstance(like, Record) else like[outcome.client]
-                reply, problem = self._open_reply(task, outcome, expected)
+                reply, problem = self._open_reply(task, outcome, object_to)
                 if problem is None:
                     admitted += 1
                     yield Reply(outcome.client, reply)
@@ -177,7 +182,7 @@ class Coordinator(Federation):
             self.seconds["work"] += outcome.seconds
             yield outcome
 
-    def _open_reply(self, task: str, outcome: Outcome, like: Record) -> tuple[Record, str | None]:
+    def _open_reply(self, task: str, outcome: Outcome, object_to: Objector) -> tuple[Record, str | None]:
         """Book what came, keep what the client kept, and say what is wrong with its reply, if anything."""
         if outcome.error is not None:
             return EMPTY, self._fault(outcome.error)
@@ -189,8 +194,8 @@ class Coordinator(Federation):
         except RecordError as error:
             self._book(task, outcome.client, "up", {"malformed": 0}, len(outcome.reply))
             return EMPTY, str(error)
-        self._book(task, outcome.client, "up", self._kinds(reply), len(outcome.reply))
-        return reply, objection(reply, like, self.admission)
+        self._book(task, outcome.client, "up", self._kinds(reply), len(outcome.reply), self._samples(reply))
+        return reply, object_to(outcome.client, reply)
 
     def _exhibit(self, client: int | None, shown: Mapping[str, Any]) -> None:
         for name, values in shown.items():
@@ -230,11 +235,20 @@ class Coordinator(Federation):
                 sizes[kind] = sizes.get(kind, 0) + weight
         return sizes or {"control": 0}
 
-    def _book(self, task: str, client: int, direction: str, kinds: Mapping[str, int], framed: int) -> None:
+    def _samples(self, record: Record) -> dict[str, int]:
+        """By kind of content, how many samples it tells of, where the method says that it has a row for each."""
+        method = self.stage.method
+        rows = {group: [*Record({group: record[group]}).tensors.values()] for group in method.per_sample if group in record}
+        return {method.kinds.get(group, group): max(len(each) for each in tensors) for group, tensors in rows.items() if tensors}
+
+    def _book(
+        self, task: str, client: int, direction: str, kinds: Mapping[str, int], framed: int, samples: Mapping[str, int] | None = None
+    ) -> None:
         """One line for each kind of content; the framing is on the first."""
         overhead = framed - sum(kinds.values())
         for kind, payload in kinds.items():
             sizes = {"payload_bytes": payload, "framed_bytes": payload + overhead}
+            sizes |= {"samples": samples[kind]} if samples and kind in samples else {}
             self.ledger.write("exchange", round=self.round, task=task, client=client, direction=direction, kind=kind, **sizes)
             overhead = 0
 
@@ -242,8 +256,8 @@ class Coordinator(Federation):
         """Evaluate under every protocol wanted this round, write it down, and give the mean accuracies."""
         began = time.perf_counter()
         observed = dict(self._observed)
-        at_server = tuple(p for p in self._wanted if p in SERVER_PROTOCOLS)
-        at_clients = tuple(p for p in self._wanted if p not in SERVER_PROTOCOLS and p not in self.stage.method.observes)
+        at_server = tuple(p for p in self.wanted if p in SERVER_PROTOCOLS)
+        at_clients = tuple(p for p in self.wanted if p not in SERVER_PROTOCOLS and p not in self.stage.method.observes)
         path, _ = self._lay(state)
         if at_server:
             length = len(self.server.test)
@@ -252,7 +266,7 @@ class Coordinator(Federation):
         if at_clients:
             self._visit([self._look(client, path, at_clients) for client in clients], observed)
         path.unlink()
-        headline = {protocol: self._write_down(protocol, observed) for protocol in self._wanted}
+        headline = {protocol: self._write_down(protocol, observed) for protocol in self.wanted}
         self.seconds["evaluation"] += time.perf_counter() - began
         return {protocol: value for protocol, value in headline.items() if value is not None}
 

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass as settings
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.data.examples import Examples
+from coterie.data.examples import Samples
 from coterie.models import Staged
 from coterie.models.pair import PairNet
 from coterie.named import STRICT
@@ -220,7 +220,7 @@ class Fitted:
 def fit(
     model: nn.Module,
     start: Record,
-    data: Examples,
+    data: Samples,
     objective: Objective,
     training: Training,
     *,
@@ -298,7 +298,7 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
     return [batch for batch in torch.split(order, max(size, 1)) if len(batch) > (1 if normed else 0)]
 
 
-def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Examples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """For each frozen function, how to get its outputs for a batch: from a table made once, or by running it on the batch."""
 
     def lookup(run: Frozen | Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -322,7 +322,7 @@ def frozen(model: nn.Module, params: Record, output: Callable[[nn.Module, Tensor
     return run
 
 
-def outputs_of(run: Frozen, data: Examples) -> Tensor:
+def outputs_of(run: Frozen, data: Samples) -> Tensor:
     """The outputs of a frozen function over all of `data`, in order."""
     return torch.cat([run(x) for x, _ in data.batches(EVALUATION_BATCH)])
 
@@ -351,7 +351,7 @@ class Scores:
 
 
 @torch.inference_mode()
-def score(model: nn.Module, params: Record, data: Examples, start: int = 0, stop: int | None = None) -> Scores:
+def score(model: nn.Module, params: Record, data: Samples, start: int = 0, stop: int | None = None) -> Scores:
     """How well `model` under `params` does on `data`, or on the examples from `start` to `stop`."""
     model.load_state_dict(params.tensors)
     model.eval()

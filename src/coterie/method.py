@@ -88,6 +88,8 @@ class Federation:
     """The clients drawn for this round."""
     clients: Sequence[int]
     """All clients that take part in training."""
+    wanted: tuple[str, ...]
+    """The protocols under which the state after this round is evaluated; what only they need can be left out in other rounds."""
     server: Site
     population: Population
 
@@ -97,6 +99,7 @@ class Federation:
         message: Record | Mapping[int, Record] = EMPTY,
         *,
         like: Record | Mapping[int, Record] = EMPTY,
+        check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
     ) -> Iterator[Reply]:
         """Have clients (the cohort, unless said) run a task; their replies come in the clients' order.
@@ -105,6 +108,7 @@ class Federation:
             task: the name of a `@task` of the method.
             message: one Record for all, or one for each client; a Record given to several is encoded once.
             like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
+            check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
         """
         raise NotImplementedError
@@ -142,6 +146,8 @@ class Method(Spec):
 
     kinds: ClassVar[Mapping[str, str]] = {"model": "weights"}
     """Group of a message -> the kind of content it is in the ledger; other groups are their own kind."""
+    per_sample: ClassVar[tuple[str, ...]] = ()
+    """Groups whose tensors have a row for each of some samples; the ledger then also says how many samples that is."""
     offers: ClassVar[tuple[str, ...]] = ("global",)
     """Evaluation protocols this method has a model for; the first is its headline."""
     observes: ClassVar[tuple[str, ...]] = ()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.data.examples import Examples
+from coterie.data.examples import Examples, Samples
 from coterie.data.pool import Deal, Pool, Ragged, Rows, count
 from coterie.fit import Fitted, Frozen, Objective, Scores, Step, Training, fit, frozen, outputs_of, score, snapshot
 from coterie.models import Architecture
@@ -114,7 +114,7 @@ class Site:
         *,
         carried: Record = EMPTY,
         training: Training | None = None,
-        data: Examples | None = None,
+        data: Samples | None = None,
         frozen: Mapping[str, Frozen | Tensor] | None = None,
         model: nn.Module | None = None,
         purpose: str = "train",
@@ -136,7 +136,7 @@ class Site:
             step=step,
         )
 
-    def predict(self, params: Record, data: Examples, slot: str = "model") -> Tensor:
+    def predict(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """Logits of this participant's network over `data`."""
         return outputs_of(frozen(self.model(slot), params), data)
 

@@ -68,6 +68,15 @@ def resnet_count(blocks: tuple[int, ...]) -> int:
     return total + 5130
 
 
+def wrn_count(blocks: int) -> int:
+    """Counted from Zagoruyko & Komodakis' Table 1 at width 1, with a 1x1 convolution where the channels change."""
+    total = 27 * 16
+    for inputs, outputs in ((16, 16), (16, 32), (32, 64)):
+        total += 9 * inputs * outputs + (2 * blocks - 1) * 9 * outputs**2 + (inputs != outputs) * inputs * outputs
+        total += 2 * inputs + 2 * outputs + (blocks - 1) * 4 * outputs
+    return total + 2 * 64 + 650
+
+
 PARAMETERS = [
     ("mlp", (1, 28, 28), 199_210),  # McMahan et al. 2017, section 3
     ("cnn", (1, 28, 28), 1_663_370),  # idem
@@ -80,6 +89,9 @@ PARAMETERS = [
     ("resnet18", CIFAR, 11_173_962),  # the usual CIFAR form's
     ("resnet18", CIFAR, resnet_count((2, 2, 2, 2))),
     ("wrn-40-1", CIFAR, 563_930),
+    ("wrn-40-1", CIFAR, wrn_count(6)),
+    ("wrn-16-1", CIFAR, wrn_count(2)),
+    ("wrn-10-1", CIFAR, wrn_count(1)),
     ("mobilenetv2", CIFAR, 3_504_872 - 1281 * 1000 + 1281 * 10),  # torchvision's, with another head
     ("efficientnet-b0", CIFAR, 5_288_548 - 1281 * 1000 + 1281 * 10),  # idem
     ("googlenet", CIFAR, googlenet_count()),
@@ -141,6 +153,7 @@ LEVELS: dict[str, dict[str, tuple[int, ...]]] = {
         "pool": (192,),
     },
 }
+LEVELS |= dict.fromkeys(("wrn-16-1", "wrn-10-1"), LEVELS["wrn-40-1"])
 LEVELS |= dict.fromkeys(("resnet10", "resnet12", "resnet18"), LEVELS["resnet"])
 
 
@@ -261,7 +274,7 @@ def digits(side: int, batch: int) -> tuple[Tensor, Tensor]:
 def test_loss_falls_on_digits(name: str, norm: str) -> None:
     """At a quarter of the width and of the pixels where a CPU would take too long."""
     side = 16 if norm and name not in SLIM else 32
-    width = {"width": 0.25} if side == 16 and name != "wrn-40-1" else {}
+    width = {"width": 0.25} if side == 16 and not name.startswith("wrn-") else {}
     x, y = digits(side, 16)
     net = build({"name": name, **({"norm": norm} if norm else {}), **width}, (3, side, side))
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)

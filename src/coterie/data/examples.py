@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,7 +12,19 @@ from torch import Tensor
 
 from coterie.data.pool import Pool, Rows
 
-__all__ = ["Examples", "crop_and_flip"]
+__all__ = ["Examples", "Samples", "crop_and_flip"]
+
+
+class Samples(Protocol):
+    """What can be trained on: something that gives batches of inputs and labels by position."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of some samples, changed at random if asked."""
+
+    def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """All samples in order, or those from `start` to `stop`, in batches."""
 
 
 class Examples:

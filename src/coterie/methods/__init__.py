@@ -13,6 +13,7 @@ from coterie.methods.fedprox import FedProx
 from coterie.methods.fml import FML
 from coterie.methods.local import Local
 from coterie.methods.rcfl import RCFLPublic
+from coterie.methods.split_metadata import SplitMetadata
 from coterie.named import Registry
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "FedProx",
     "Local",
     "RCFLPublic",
+    "SplitMetadata",
     "TwoStreamL2",
 ]
 
@@ -49,6 +51,7 @@ METHODS: Registry[Method] = Registry(
         FedDFClient,
         RCFLPublic,
         FedMatchPublic,
+        SplitMetadata,
         Local,
         Centralised,
     ],

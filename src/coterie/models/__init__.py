@@ -17,7 +17,7 @@ from coterie.models.googlenet import GoogLeNet, GoogLeNetSlim
 from coterie.models.mobile import EfficientNetB0, EfficientNetSlim, MobileNetV2, MobileNetV2Slim
 from coterie.models.resnet import ResNet10, ResNet10Slim, ResNet12, ResNet18
 from coterie.models.staged import Architecture, Staged, staged
-from coterie.models.wideresnet import WRN40x1
+from coterie.models.wideresnet import WRN10x1, WRN16x1, WRN40x1
 from coterie.named import Registry
 
 __all__ = [
@@ -42,6 +42,8 @@ __all__ = [
     "ResNet12",
     "ResNet18",
     "Staged",
+    "WRN10x1",
+    "WRN16x1",
     "WRN40x1",
     "staged",
 ]
@@ -81,6 +83,8 @@ MODELS = Models(
         ResNet12,
         ResNet18,
         WRN40x1,
+        WRN16x1,
+        WRN10x1,
         MobileNetV2,
         EfficientNetB0,
         GoogLeNet,

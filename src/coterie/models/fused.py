@@ -18,7 +18,7 @@ from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged, staged
 from coterie.named import STRICT
 
-__all__ = ["Blend", "ConvFusion", "Fused", "FusedNet", "Operator", "Start"]
+__all__ = ["Blend", "ConvFusion", "Fused", "FusedNet", "Operator", "Start", "last_map"]
 
 Operator = Literal["conv", "multi", "single"]
 Start = Literal["identity", "xavier", "torch"]
@@ -105,7 +105,7 @@ class Fused(Architecture):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
         base = staged(self.base.build(shape, classes))
-        last = _last_map(base, shape)
+        last = last_map(base, shape)
         if last is None:
             raise UserError(f"model '{self.base.name}' has no feature maps to fuse: none of {', '.join(base.levels)} gives any")
         level = self.level or last
@@ -122,9 +122,9 @@ class Fused(Architecture):
 
 
 @torch.no_grad()
-def _last_map(base: Staged, shape: tuple[int, int, int]) -> str | None:
+def last_map(base: Staged, shape: tuple[int, int, int]) -> str | None:
     """The last level whose output is still B x C x H x W, if there is one."""
-    x, found = torch.zeros(2, *shape), None
+    x, found = torch.zeros(2, *shape, dtype=next(base.parameters()).dtype), None
     base.eval()
     for name in base.levels:
         x = base.get_submodule(name)(x)

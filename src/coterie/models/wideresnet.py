@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.models.recipe import Norm, Normed, normalise, pooled
 from coterie.named import STRICT
 
-__all__ = ["WRN40x1", "WideBlock"]
+__all__ = ["WRN10x1", "WRN16x1", "WRN40x1", "WideBlock"]
 
 
 def conv(inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1) -> nn.Conv2d:
@@ -73,4 +73,30 @@ class WRN40x1(WideResNet):
 
     name: ClassVar[str] = "wrn-40-1"
     depth: ClassVar[int] = 40
+    widen: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, config=STRICT)
+class WRN16x1(WideResNet):
+    """WRN-16-1: two blocks in each group; the same cuts and maps as WRN-40-1, for a laptop.
+
+    >>> sum(p.numel() for p in WRN16x1().build((3, 32, 32), 10).parameters())
+    175066
+    """
+
+    name: ClassVar[str] = "wrn-16-1"
+    depth: ClassVar[int] = 16
+    widen: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, config=STRICT)
+class WRN10x1(WideResNet):
+    """WRN-10-1: one block in each group; the same cuts and maps as WRN-40-1, for a laptop.
+
+    >>> sum(p.numel() for p in WRN10x1().build((3, 32, 32), 10).parameters())
+    77850
+    """
+
+    name: ClassVar[str] = "wrn-10-1"
+    depth: ClassVar[int] = 10
     widen: ClassVar[int] = 1

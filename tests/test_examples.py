@@ -1,0 +1,93 @@
+"""The examples that are scripts: their parts on little data, so that they run when somebody wants them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from coterie.experiment import Experiment
+from coterie.fit import Step
+from coterie.methods import SplitMetadata
+from coterie.record import Record
+from coterie.selection import SELECTIONS
+from coterie.site import SERVER, Bench
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there for their own module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Experiment, Record]:
+    table = {
+        "name": "example",
+        "data": {"source": "digits", "size": 8, "channels": 3, "train": 80, "test": 20},
+        "partition": {"name": "classes", "clients": 4, "per_client": 3},
+        "model": "wrn-10-1",
+        "method": "fedavg",
+    }
+    plan = Experiment.parse(table)
+    return plan, plan.population().site(SERVER, 0, Bench()).fresh()
+
+
+def test_the_frontier(digits, tmp_path) -> None:
+    """Every arm is a method that fits; some are measured; tables and figure come out."""
+    frontier = example("02_metadata_frontier")
+    plan, model = digits
+    population, arms = plan.population(), list(frontier.arms())
+    assert len(set(arms)) == len(arms) == 3 * (len(SELECTIONS.specs) + 4) + len(frontier.HELP)
+    for arm in arms:
+        arm.method(2).check(population)
+    few = []
+    for arm in (arms[0], arms[8], arms[-1]):
+        sent = frontier.gather(arm, population, model, Bench(), budget=2)
+        few.append(frontier.measure(arm, sent, population, model, Bench(), budget=2, steps=1))
+    assert few[0].maps == few[1].maps == 6
+    assert few[0].payload == 6 * (16 * 8 * 8 * 4 + 8)
+    assert few[1].payload == 6 * (16 * 8 * 8 + 8 + 8)
+    everything = [frontier.Found(arm, seed, 6, 1000 + place, 0.5 + seed / 10) for place, arm in enumerate(arms) for seed in (0, 1)]
+    assert "55.00% ± 7.07" in frontier.markdown(everything, [0.4, 0.5])
+    frontier.draw(everything, 0.4, 2000, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"frontier.pdf", "frontier.svg", "frontier.png"}
+
+
+def test_the_server_takes_as_many_steps_whatever_the_maps() -> None:
+    frontier = example("02_metadata_frontier")
+    arm = frontier.Arm("G1", "kmeans")
+    assert [arm.training(maps, 100).epochs for maps in (10, 50, 200, 2000)] == [100, 100, 25, 3]
+
+
+def test_the_reconstruction(digits, tmp_path) -> None:
+    """Pictures come back to scale, equal ones score best, and the decoder gives pictures of the right shape for every level."""
+    rebuild = example("03_reconstruction")
+    plan, model = digits
+    population = plan.population()
+    site = population.site(0, 1, Bench())
+    x, _ = site.train.one_batch()
+    pictures = rebuild.pictures_of(x, population)
+    assert (pictures * 255).round().to(torch.uint8).equal(torch.from_numpy(population.pool.x)[population.deal.train[0]])
+    assert rebuild.ssim(pictures, pictures) == pytest.approx(1.0)
+    worse, better = (rebuild.scores((pictures + noise).clamp(0, 1), pictures) for noise in (0.3, 0.03))
+    assert worse["MSE"] > better["MSE"]
+    assert worse["PSNR (dB)"] < better["PSNR (dB)"]
+    assert worse["SSIM"] < better["SSIM"] < 1
+    for level in rebuild.LEVELS:
+        maps = SplitMetadata(level=level).lower(site, model)(x)
+        net = rebuild.decoder(maps.shape[1], maps.shape[2], 8)
+        assert net(maps).shape == pictures.shape
+    assert rebuild.Reconstruction()(Step(torch.nn.Identity(), pictures, pictures, start={})).item() == 0
+    rebuild.grid({"original": pictures, "G1": pictures}, tmp_path / "grid.png", columns=3)
+    assert (tmp_path / "grid.png").stat().st_size > 1000
