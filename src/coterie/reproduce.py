@@ -285,8 +285,13 @@ class Reproduction:
         return {**head, "about": self.about, "cells": cells, "claims": claims}
 
     def write(self, folder: Path) -> None:
-        """`result.json` and `result.md`."""
+        """`result.json`, `result.md`, and the figure of it."""
+        from coterie.report.reproduced import figure_of  # here, because matplotlib takes a second
+        from coterie.report.style import save, styled
+
         folder.mkdir(parents=True, exist_ok=True)
+        with styled():
+            save(figure_of(self.table()), folder, "result", ("svg", "png"))
         (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
         (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
 
