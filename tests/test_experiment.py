@@ -50,6 +50,11 @@ GOOD = {
         ({"admission": {"quorum": 0}}, "admission.quorum = 0"),
         ({"admission": {"quorun": 1}}, "did you mean 'quorum'?"),
         ({"engine": {"name": "threads"}}, "engine.name = 'threads'"),
+        ({"models_by": "turns"}, "models_by = 'turns': should be 'turn', 'group' or 'random'"),
+        ({"spoiled": [-1]}, "spoiled.0 = -1: should be greater than or equal to 0"),
+        ({"spoiled": 3}, "spoiled = 3: should be a valid"),
+        ({"evaluation": {"clients": []}}, "evaluation.clients"),
+        ({"evaluation": {"clients": 0}}, "evaluation.clients"),
     ],
 )
 def test_mistakes_in_a_file(changes, sentence) -> None:
@@ -74,6 +79,16 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
         ({"partition": {"name": "permuted", "clients": 4}}, "there is no common test set; try local_pre, local_post"),
         ({"evaluation": {"protocols": ["local_val"]}}, "expected partition.validation above 0"),
         ({"evaluation": {"protocols": ["inter"]}}, "expected partition = 'domains'"),
+        ({"spoiled": [1, 4]}, "spoiled = [1, 4]: there is no client 4, expected numbers from 0 to 3"),
+        ({"evaluation": {"clients": [9]}}, "evaluation.clients = [9]: there is no client 9, expected numbers from 0 to 3"),
+        (
+            {"evaluation": {"clients": [2]}, "newcomers": {"count": 2}},
+            "evaluation.clients = [2]: there is no client 2, expected numbers from 0 to 1",
+        ),
+        (
+            {"evaluation": {"clients": [1], "protocols": ["local_post"]}},
+            "'local_post': whoever trains is measured while it does, expected evaluation.clients to be a number",
+        ),
     ],
 )
 def test_impossible_combinations(changes, sentence) -> None:

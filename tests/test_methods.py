@@ -10,7 +10,24 @@ from coterie.errors import UserError
 from coterie.experiment import Experiment
 from coterie.ledger import events
 from coterie.method import Reply, weighted_mean
-from coterie.methods import FML, METHODS, Centralised, FedAvg, FedFusion, FedMMD, FedProx, Local, SplitMetadata, TwoStreamL2
+from coterie.methods import (
+    FCCL,
+    FML,
+    METHODS,
+    Centralised,
+    FedAvg,
+    FedDF,
+    FedDFClient,
+    FedFusion,
+    FedMatchPublic,
+    FedMD,
+    FedMMD,
+    FedProx,
+    Local,
+    RCFLPublic,
+    SplitMetadata,
+    TwoStreamL2,
+)
 from coterie.record import Record
 from coterie.rounds import run
 from coterie.site import SERVER, Bench
@@ -43,17 +60,20 @@ def test_conformance_with_a_kept_optimiser(method) -> None:
 
 
 def test_every_registered_method_is_checked() -> None:
-    checked = {
-        FedAvg,
-        FedProx,
+    elsewhere = {
         FedMMD,
         TwoStreamL2,
         FedFusion,
         FML,
         SplitMetadata,
-        Local,
-        Centralised,
-    }  # FedMMD to SplitMetadata: tests/methods
+        FCCL,
+        FedMD,
+        FedDF,
+        FedDFClient,
+        RCFLPublic,
+        FedMatchPublic,
+    }  # in tests/methods
+    checked = {FedAvg, FedProx, Local, Centralised} | elsewhere
     assert set(METHODS.specs.values()) == checked
 
 
@@ -90,7 +110,7 @@ def test_different_architectures_in_one_federation(tmp_path) -> None:
     models = ["mlp", {"name": "mlp", "hidden": [5]}, {"name": "mlp", "hidden": [7, 7]}]
     result = run(small_experiment(Local()).but(model=models, cohort=1.0), tmp_path / "run")
     assert result.accuracy("local_post") > 0.3
-    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, local"):
+    with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, fccl, fedmd"):
         run(small_experiment(FedAvg()).but(model=models), tmp_path / "no")
 
 

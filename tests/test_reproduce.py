@@ -160,6 +160,90 @@ def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
     assert len(list(Path("runs/reproduce/mine").glob("*/summary.json"))) == len(runs)  # all of it was there
 
 
+SHARED = """
+title = "Digits"
+paper = "Nobody, 2026"
+numbers = "Made up."
+columns = ["last", "private", "rounds", "newcomers"]
+
+[experiment]
+name = "tiny"
+rounds = 2
+data = { source = "digits", train = 300, test = 100 }
+partition = { name = "iid", clients = 5, validation = 0.2 }
+model = { name = "mlp", hidden = [16] }
+method = "fedavg"
+newcomers = { count = 2, epochs = 3 }
+training.optimiser = { name = "sgd", lr = 0.1 }
+evaluation = { protocols = ["global", "local_val"], targets = [0.15] }
+
+[[tables]]
+name = "MLP"
+rows = [{ name = "run", paper = [0.5, 0.75, 12, 0.25] }, { name = "skipped", paper = [0.5, 0.75, 12, 0.25] }]
+
+[[changes]]
+protocol = "global"
+measure = "last"
+
+[[changes]]
+column = "private"
+protocol = "local_val"
+
+[[changes]]
+column = "rounds"
+measure = "rounds"
+target = 0.15
+
+[[changes]]
+column = "newcomers"
+measure = "newcomer accuracy"
+epoch = 2
+
+[[changes]]
+row = "skipped"
+skip = true
+
+[scales.smoke]
+seeds = [0]
+takes = "seconds"
+
+[[claims]]
+text = "Phones get warm."
+untestable = "we have no phones"
+"""
+
+
+def test_cells_of_one_experiment_share_a_run_whatever_they_measure(call) -> None:
+    Path("mine.toml").write_text(SHARED)
+    assert call("mine.toml", "--scale", "smoke", "--out", "results")[0] == 0
+    (summary,) = [json.loads(path.read_text()) for path in Path("runs/reproduce/mine").glob("*/summary.json")]
+    found = {cell["column"]: cell["values"] for cell in json.loads(Path("results/result.json").read_text())["cells"]}
+    assert found["last"] == [summary["protocols"]["global"]["accuracy"]["last"]]
+    assert found["private"] == [summary["protocols"]["local_val"]["accuracy"]["last"]]
+    assert found["rounds"] == [summary["targets"]["global"]["0.15"]["first_crossing"]["round"]]
+    curves = [newcomer["accuracy"] for newcomer in summary["newcomers"]]
+    assert found["newcomers"] == [pytest.approx((curves[0][2] + curves[1][2]) / 2)]
+    assert len({tuple(curve) for curve in curves}) == 2
+    page = Path("results/result.md").read_text()
+    assert "| skipped | 50.00% | not run | 75.00% | not run | 12 (1.0×) | not run | 25.00% | not run |" in page
+
+
+def test_a_target_that_is_not_listed_stops_a_run_under_its_own_protocol(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(SHARED.replace(", targets = [0.15]", ""))
+    plans = {key.column: plan.experiment for key, plan in cells_of(Recipe.load("mine.toml"), "smoke")}
+    assert plans["rounds"].evaluation.protocols == ("global",)
+    assert plans["rounds"].evaluation.stop_at == 0.15
+    assert plans["last"] == plans["private"] == plans["newcomers"] != plans["rounds"]
+
+
+def test_newcomers_accuracy_is_after_some_epoch(call) -> None:
+    Path("mine.toml").write_text(SHARED.replace("epoch = 2\n", ""))
+    code, _, err = call("mine.toml", "--scale", "smoke")
+    assert code == 2
+    assert "for newcomer accuracy, an epoch" in err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [

@@ -23,7 +23,7 @@ from coterie.ledger import Ledger, events
 from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
-from coterie.rounds import Interrupted, new_folder, resume, run
+from coterie.rounds import Interrupted, code_digest, new_folder, resume, run
 from coterie.summary import summarise
 from coterie.testing import small_experiment
 
@@ -232,6 +232,20 @@ def test_newcomers_join_at_the_end(tmp_path) -> None:
     assert len(result.summary["newcomers"]) == 2
     alone = run(plan.but(method=Local()), tmp_path / "alone", engine=Inline())
     assert alone.summary["newcomers"][0]["accuracy"][0] < result.summary["newcomers"][0]["accuracy"][0]
+
+
+@pytest.mark.parametrize("key", ["model", "method.meme"])
+def test_the_digest_of_the_code_knows_a_users_own_network(tmp_path, monkeypatch, key) -> None:
+    """Wherever it is named: a result of other code must not be taken for this one."""
+    name = f"own_{key.replace('.', '_')}"
+    path = tmp_path / f"{name}.py"
+    path.write_text("from torch import nn\nclass Net(nn.Sequential):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = Experiment.load("digits-two-class", ["method=fml", f"{key}={name}:Net"])
+    before = code_digest(plan)
+    assert code_digest(plan) == before != code_digest(Experiment.load("digits-two-class", ["method=fml"]))
+    path.write_text(path.read_text() + "# changed\n")
+    assert code_digest(plan) != before
 
 
 def test_public_data_is_setup_and_never_hidden(tmp_path) -> None:

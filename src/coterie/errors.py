@@ -37,10 +37,13 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
     >>> nearest("fedavgg", ["fedavg", "fedprox"])
     "did you mean 'fedavg'? Valid: fedavg, fedprox"
+    >>> nearest("fed", ["fedora", "fez"])
+    "did you mean 'fedora'? Valid: fedora, fez"
     >>> nearest("zzz", ["fedavg", "fedprox"])
     'valid: fedavg, fedprox'
     """
-    known = sorted(valid)
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    known, given = sorted(valid), name.lower()
+    longer = [each for each in known if given and each.startswith(given)]
+    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     listed = ", ".join(known)
     return f"did you mean '{close[0]}'? Valid: {listed}" if close else f"valid: {listed}"

@@ -20,11 +20,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from coterie.admission import Admission
-from coterie.data.compose import join, limit, resize, without_labels
+from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.partitions import PARTITIONS, Partition
+from coterie.data.partitions.base import stream
 from coterie.data.place import data_folder
 from coterie.data.pool import Deal, Pool
 from coterie.data.sources import SOURCES, Source
@@ -35,12 +37,14 @@ from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.models import MODELS, Architecture
 from coterie.named import Registry, explain
-from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Plan, Population
+from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, ModelsBy, Plan, Population
 
 __all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "Newcomers", "Public", "embedded"]
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+Clients = tuple[Annotated[int, Field(ge=0)], ...]
+"""By their numbers, from 0."""
 
 
 def _one(registry: Registry[Any], key: str) -> Any:
@@ -88,6 +92,8 @@ class Data(Section):
     train: Count | None = None
     """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
     test: Count | None = None
+    validation: Count | None = None
+    """So many labelled training pictures go to the server, for methods that validate there, and to no client."""
     public: Public | None = None
 
     def load(self, folder: Path, seed: int) -> Pool:
@@ -96,6 +102,14 @@ class Data(Section):
         pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
         train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
         return pool if train is test is None else limit(pool, train, test, seed)
+
+    def hold_out(self, pool: Pool, seed: int) -> tuple[Pool, Pool | None]:
+        """The pool without what the server holds for validation, and that."""
+        if self.validation is None:
+            return pool, None
+        rows = np.arange(len(pool))
+        held = draw(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
+        return take(pool, np.delete(rows, held)), take(pool, held)
 
     def load_public(self, folder: Path, seed: int) -> Pool | None:
         """The public pool, its labels gone, in the shape of the private one."""
@@ -117,8 +131,8 @@ class Evaluation(Section):
     """Rounds between evaluations; the last round is always evaluated."""
     protocols: tuple[str, ...] = ()
     """By name; empty for the method's headline protocol."""
-    clients: Count = 100
-    """At most so many clients are visited for protocols that visit clients: a fixed, seeded choice."""
+    clients: Count | Annotated[Clients, Field(min_length=1)] = 100
+    """Whom protocols that visit clients visit: at most so many, a fixed, seeded choice; or these, by number."""
     targets: tuple[Share, ...] = ()
     """Accuracies whose rounds and bytes to reach are reported."""
     stop_at: Share | None = None
@@ -163,7 +177,11 @@ class Experiment(Section):
     data: Data
     partition: Annotated[Partition, *_one(PARTITIONS, "partition")]
     model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
-    """One network for all, or a list that clients take in turn."""
+    """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
+    models_by: ModelsBy = "turn"
+    """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
+    spoiled: Clients = ()
+    """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
     method: Annotated[Method, *_one(METHODS, "method")]
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Count = 10
@@ -227,12 +245,27 @@ class Experiment(Section):
     def population(self, folder: Path | None = None) -> Population:
         """Load the data, deal it, and check that the pieces fit together."""
         where = data_folder(folder)
-        pool = self.data.load(where, self.seed)
+        pool, held = self.data.hold_out(self.data.load(where, self.seed), self.seed)
         public = self.data.load_public(where, self.seed)
-        plan = Plan(self.seed, self.model, self.training, self.float64)
-        population = Population(plan, pool, self.partition.deal(pool, self.seed), public)
+        deal = self.partition.deal(pool, self.seed)
+        newcomers = deal.clients - self.clients_in_training(deal)
+        plan = Plan(self.seed, self.model, self.training, self.float64, self.models_by, newcomers, self.spoiled)
+        population = Population(plan, self._spoil(pool, deal), deal, public, held)
         self._check(population)
         return population
+
+    def _spoil(self, pool: Pool, deal: Deal) -> Pool:
+        """The pool with other labels in the rows that spoiled clients train on, which nobody else may hold."""
+        _check_clients("spoiled", self.spoiled, deal.clients)
+        holders = np.bincount(np.concatenate([deal.train.flat, deal.validation.flat]), minlength=len(pool))
+        for client in self.spoiled:
+            rows = deal.train[client]
+            if (holders[rows] > 1).any():
+                raise UserError(
+                    f"spoiled = {list(self.spoiled)}: others hold rows of client {client}, expected a partition that shares none"
+                )
+            pool = with_random_labels(pool, rows, stream(self.seed, "spoiled", str(client)))
+        return pool
 
     def clients_in_training(self, deal: Deal) -> int:
         """Registered clients, less the newcomers."""
@@ -256,13 +289,14 @@ class Experiment(Section):
             raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
         if population.public is not None and population.public.shape != population.pool.shape:
             raise UserError(f"data.public has pictures of {population.public.shape}, expected {population.pool.shape}: set data.size")
+        if isinstance(self.evaluation.clients, tuple):
+            _check_clients("evaluation.clients", self.evaluation.clients, trained)
         for protocol in self.protocols:
             self._check_protocol(protocol, population)
         method.check(population)
-        bench = Bench()
-        for client in (SERVER, *range(min(len(self.model), population.clients))):
-            site = population.site(client, 0, bench)
-            site.model(architecture=method.network(site.architecture, client))  # says what does not fit, if anything
+        server = population.site(SERVER, 0, Bench())
+        for base, client in ((server.architecture, SERVER), *((each, 0) for each in dict.fromkeys(self.model))):
+            server.model(architecture=method.network(base, client))  # says what does not fit, if anything
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
         key = f"evaluation.protocols = '{protocol}'"
@@ -270,10 +304,19 @@ class Experiment(Section):
             raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
         if protocol in SERVER_PROTOCOLS and population.deal.permutation is not None:
             raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
+        if protocol in self.method.observes and isinstance(self.evaluation.clients, tuple):
+            raise UserError(f"{key}: whoever trains is measured while it does, expected evaluation.clients to be a number")
         if protocol == "local_val" and not len(population.deal.validation):
             raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
         if protocol in ("intra", "inter") and population.deal.domain_of is None:
             raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
+
+
+def _check_clients(key: str, clients: Clients, among: int) -> None:
+    """Numbers of clients are numbers of clients that there are."""
+    for client in clients:
+        if client >= among:
+            raise UserError(f"{key} = {list(clients)}: there is no client {client}, expected numbers from 0 to {among - 1}")
 
 
 def embedded() -> dict[str, Path]:

@@ -22,7 +22,7 @@ from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Observation
 
 __all__ = ["Coordinator", "Replies", "draw_cohort"]
 
-Objector = Callable[[Record], str | None]
+Objector = Callable[[int, Record], str | None]
 SPAN = 2000
 """Examples of the server's test set in one job; fixed, so that sums do not depend on the number of workers."""
 
@@ -99,7 +99,7 @@ class Coordinator(Federation):
         task: str,
         message: Record | Mapping[int, Record] = EMPTY,
         *,
-        like: Record = EMPTY,
+        like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
     ) -> Replies:
@@ -123,9 +123,11 @@ class Coordinator(Federation):
             )
             for client in asked
         ]
-        self._open = Replies(
-            self._admitted(task, jobs, lambda reply: objection(reply, like, self.admission) or check(reply), set(letters.values()))
-        )
+
+        def object_to(client: int, reply: Record) -> str | None:
+            return objection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
+
+        self._open = Replies(self._admitted(task, jobs, object_to, set(letters.values())))
         return self._open
 
     def charge(self, client: int, direction: Literal["up", "down"], kind: str, payload: int) -> None:
@@ -137,7 +139,9 @@ class Coordinator(Federation):
             path, framed = self._lay(message)
             letters = dict.fromkeys(clients, (path, framed, message))
         else:
-            letters = {client: (*self._lay(message[client]), message[client]) for client in clients}
+            distinct = {id(message[client]): message[client] for client in clients}
+            laid = {key: self._lay(content) for key, content in distinct.items()}
+            letters = {client: (*laid[id(message[client])], message[client]) for client in clients}
         for client, (_, framed, content) in letters.items():
             self._book(task, client, "down", self._kinds(content), framed, self._samples(content))
         return {client: path for client, (path, _, _) in letters.items()}
@@ -191,7 +195,7 @@ class Coordinator(Federation):
             self._book(task, outcome.client, "up", {"malformed": 0}, len(outcome.reply))
             return EMPTY, str(error)
         self._book(task, outcome.client, "up", self._kinds(reply), len(outcome.reply), self._samples(reply))
-        return reply, object_to(reply)
+        return reply, object_to(outcome.client, reply)
 
     def _exhibit(self, client: int | None, shown: Mapping[str, Any]) -> None:
         for name, values in shown.items():
@@ -209,7 +213,7 @@ class Coordinator(Federation):
 
     def _remember(self, client: int, version: str | None) -> None:
         before = self.memories.pop(client, None)
-        if before is not None:
+        if before not in (None, version):
             self._stale.append(memory_file(self.stage.folder, client, before))
         if version is not None:
             self.memories[client] = version
@@ -296,7 +300,7 @@ class Coordinator(Federation):
 
     def _write_client(self, protocol: str, client: int, by_domain: Mapping[str | None, Scores]) -> dict[str, float]:
         who = None if client == SERVER else client
-        if protocol == "inter":
+        if protocol in ("intra", "inter"):
             for domain, scores in by_domain.items():
                 self._write_metrics("domain", who, scores.values(), domain=domain)
         values = _mean_of([scores.values() for scores in by_domain.values()])

@@ -3,7 +3,8 @@
 An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
 extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
 an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
-by sample, or per batch when augmentation makes every picture new.
+by sample, or per batch when augmentation makes every picture new. What is known by sample from elsewhere (the consensus of a
+federation about public data) is looked up in the same way.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from coterie.seeds import generator, scoped, seed_of
 __all__ = [
     "CrossEntropy",
     "Fitted",
+    "Imitation",
     "Objective",
     "Proximal",
     "Scores",
     "Step",
     "Training",
+    "divergence",
     "fit",
     "frozen",
     "outputs_of",
@@ -180,6 +183,25 @@ class Proximal(Objective):
         return 0.5 * torch.stack(distances).sum()
 
 
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher || student) of logits, at temperature 1: summed over classes, averaged over the batch, the teacher detached.
+
+    >>> divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])).item()  # a shift of all logits changes nothing
+    0.0
+    """
+    return F.kl_div(student.log_softmax(1), teacher.detach().log_softmax(1), reduction="batchmean", log_target=True)
+
+
+@dataclass(frozen=True)
+class Imitation(Objective):
+    """The divergence of the logits from those of a teacher, found among the frozen outputs by its name."""
+
+    teacher: str
+
+    def __call__(self, step: Step) -> Tensor:
+        return divergence(step.frozen[self.teacher], step.logits)
+
+
 @dataclass(frozen=True)
 class Fitted:
     """What training gives back."""
@@ -204,10 +226,11 @@ def fit(
     *,
     seed: int,
     round: int = 1,
-    frozen: Mapping[str, Frozen] | None = None,
+    frozen: Mapping[str, Frozen | Tensor] | None = None,
     carried: Record = EMPTY,
     trainable: Callable[[str], bool] = lambda name: True,
     step: type[Step] = Step,
+    rate: Callable[[int], float] = lambda step: 1.0,
 ) -> Fitted:
     """Train `model` from `start` on `data` for `training.epochs` epochs.
 
@@ -219,17 +242,19 @@ def fit(
         training: epochs, batch, optimiser and so on.
         seed: decides the order of samples, dropout and augmentation.
         round: for the learning-rate schedule.
-        frozen: functions whose outputs the objective finds in `step.frozen`.
+        frozen: functions whose outputs the objective finds in `step.frozen`, or tensors with a row for each sample of `data`.
         carried: what an earlier `fit` returned as `carried`.
         trainable: which parameters move, by name.
         step: how features and logits come about, where that is not `model(x)`.
+        rate: what the learning rate is multiplied with at each step (the first is 0), beside the schedule over rounds.
     """
     model.load_state_dict(start.tensors)
     model.train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
     moving = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimiser = training.optimiser.build(moving.values(), training.optimiser.lr * training.schedule.factor(round))
+    lr = training.optimiser.lr * training.schedule.factor(round)
+    optimiser = training.optimiser.build(moving.values(), lr)
     if training.state == "kept":
         restore(optimiser, moving, carried.group("optimiser"))
     anchor, losses, parts, steps = start.tensors, list[float](), list[list[float]](), 0
@@ -241,6 +266,8 @@ def fit(
                 x, y = data.batch(chosen, generator(seed, "augment", epoch, steps) if training.augment != "none" else None)
                 seen = step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()})
                 loss = objective(seen)
+                for group in optimiser.param_groups:
+                    group["lr"] = lr * rate(steps)
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 if training.clip is not None:
@@ -271,13 +298,13 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
     return [batch for batch in torch.split(order, max(size, 1)) if len(batch) > (1 if normed else 0)]
 
 
-def _lookup(frozen: Mapping[str, Frozen], data: Samples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """For each frozen function, how to get its outputs for a batch: from a table made once, or by running it on the batch."""
 
-    def lookup(run: Frozen) -> Callable[[Tensor, Tensor], Tensor]:
-        if training.augment != "none":
+    def lookup(run: Frozen | Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        if not isinstance(run, Tensor) and training.augment != "none":
             return lambda chosen, x: run(x)
-        table = outputs_of(run, data)
+        table = run if isinstance(run, Tensor) else outputs_of(run, data)
         return lambda chosen, x: table[chosen]
 
     return {name: lookup(run) for name, run in frozen.items()}

@@ -98,7 +98,7 @@ class Federation:
         task: str,
         message: Record | Mapping[int, Record] = EMPTY,
         *,
-        like: Record = EMPTY,
+        like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
     ) -> Iterator[Reply]:
@@ -106,8 +106,8 @@ class Federation:
 
         Args:
             task: the name of a `@task` of the method.
-            message: one Record for all, or one for each client.
-            like: groups of tensors that an admitted reply must match in names, shapes and dtypes.
+            message: one Record for all, or one for each client; a Record given to several is encoded once.
+            like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
         """

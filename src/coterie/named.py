@@ -74,7 +74,7 @@ class Registry(Generic[S]):
         try:
             return TypeAdapter(spec).validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
-            raise UserError(explain(error, key, [f.name for f in dataclasses.fields(spec)])) from None  # type: ignore[arg-type]
+            raise UserError(explain(error, key, _keys(spec, error.errors(include_url=False)[0]["loc"]))) from None
 
     def find(self, name: str) -> type[S]:
         """The class behind a registered name or `package.module:Name`."""
@@ -96,6 +96,15 @@ class Registry(Generic[S]):
         cls = type(spec)
         name = cls.name if self.specs.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
         return {"name": name, **json.loads(TypeAdapter(cls).dump_json(spec))}
+
+
+def _keys(spec: Any, where: tuple[int | str, ...]) -> list[str]:
+    """The valid keys of the table that a place lies in: the spec's own, or those of settings nested in it."""
+    for part in where[:-1]:
+        spec = next((field.default for field in dataclasses.fields(spec) if field.name == part), None)
+        if not dataclasses.is_dataclass(spec):
+            return []
+    return [field.name for field in dataclasses.fields(spec)]
 
 
 def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from coterie.named import STRICT, Registry, Spec
 from coterie.record import Record
 
-__all__ = ["OPTIMISERS", "SCHEDULES", "Adam", "AdamW", "Constant", "Exponential", "Optimiser", "Schedule", "Sgd", "Steps"]
+__all__ = ["OPTIMISERS", "SCHEDULES", "Adam", "AdamW", "Constant", "Cosine", "Exponential", "Optimiser", "Schedule", "Sgd", "Steps"]
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -124,7 +125,22 @@ class Steps(Schedule):
         return float(self.decay ** ((round - 1) // self.every))
 
 
-SCHEDULES = Registry("schedule", Schedule, [Constant, Exponential, Steps])
+@dataclass(frozen=True, config=STRICT)
+class Cosine(Schedule):
+    """Half a cosine from 1 down to 0 over `rounds`, and 0 after them.
+
+    >>> [round(Cosine(rounds=4).factor(r), 3) for r in (1, 3, 5)]
+    [1.0, 0.5, 0.0]
+    """
+
+    name: ClassVar[str] = "cosine"
+    rounds: Annotated[int, Field(ge=1)] = 100
+
+    def factor(self, round: int) -> float:
+        return 0.5 * (1 + math.cos(math.pi * min(round - 1, self.rounds) / self.rounds))
+
+
+SCHEDULES = Registry("schedule", Schedule, [Constant, Exponential, Steps, Cosine])
 StatePolicy = Literal["fresh", "kept"]
 
 

@@ -30,7 +30,9 @@ from coterie.tables import Cell, Sheet, as_markdown, percent
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
 
-Measure = Literal["rounds", "last", "best", "newcomer epochs"]
+Measure = Literal["rounds", "last", "best", "newcomer epochs", "newcomer accuracy"]
+ACCURACIES = ("last", "best", "newcomer accuracy")
+"""Measures that are shares of 1."""
 Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
 
 
@@ -56,8 +58,12 @@ class Change(Section):
     target: Share | None = None
     """The accuracy whose first crossing is the cell's number of rounds."""
     measure: Measure | None = None
-    """The first round at the target, the last or best accuracy, or the newcomers' epochs until they are near their plateau."""
+    """The first round at the target, the last or best accuracy, the newcomers' epochs until they are near their plateau, or their
+    mean accuracy after some epochs."""
+    epoch: Annotated[int, Field(ge=0)] | None = None
+    """After which epoch newcomers' accuracy is taken; 0 is before any."""
     protocol: str | None = None
+    """One of those that the experiment lists, or else the only one."""
     skip: bool = False
 
     def concerns(self, key: Key) -> bool:
@@ -156,6 +162,11 @@ class Recipe(Section):
                 for column, number in zip(self.columns, numbers, strict=True):
                     yield Key(block.name, row.name, column), None if isinstance(number, str) else number
 
+    def measure_of(self, key: Key) -> Measure | None:
+        """What a cell measures at every scale, whether or not it is run."""
+        found: Measure | None = _last([change for change in self.changes if change.concerns(key)], "measure")
+        return found
+
     def check(self) -> None:
         """Names in changes and claims are names of tables, rows, columns and cells."""
         if any(len(row.paper) not in (0, len(self.columns)) for block in self.tables for row in block.rows):
@@ -184,6 +195,7 @@ class Plan:
     measure: Measure
     protocol: str
     target: float | None
+    epoch: int | None
 
 
 @dataclass(frozen=True)
@@ -213,7 +225,7 @@ class Found:
         return Found(self.paper, self.measure, (self.values[seed],), self.rounds, self.target)
 
     def __str__(self) -> str:
-        if self.measure in ("last", "best"):
+        if self.measure in ACCURACIES:
             return "-" if self.estimate is None else percent(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
@@ -364,14 +376,20 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
     for change in changes:
         for path, value in _leaves(change.set):
             assign(table, path, copy.deepcopy(value))  # a later change may reach into it
-    measure, protocol, target = (_last(changes, name) for name in ("measure", "protocol", "target"))
-    if measure is None or protocol is None or (measure == "rounds" and target is None):
-        raise UserError("a recipe's changes give every cell a measure, a protocol and, for rounds, a target")
-    assign(table, "evaluation.protocols", [protocol])
-    if measure == "rounds" and target not in table["evaluation"].get("targets", ()):  # one that is listed is passed, not stopped at
+    measure, protocol, target, epoch = (_last(changes, name) for name in ("measure", "protocol", "target", "epoch"))
+    needed = {"rounds": target, "newcomer accuracy": epoch}.get(measure, measure)
+    if protocol is None or needed is None:
+        raise UserError(
+            "a recipe's changes give every cell a measure, a protocol and, for rounds, a target, for newcomer accuracy, an epoch"
+        )
+    evaluation = table.get("evaluation", {})
+    stops = measure == "rounds" and target not in evaluation.get("targets", ())  # one that is listed is passed, not stopped at
+    if stops or protocol not in evaluation.get("protocols", ()):  # cells under protocols that are listed share a run
+        assign(table, "evaluation.protocols", [protocol])
+    if stops:
         assign(table, "evaluation.targets", [target])
         assign(table, "evaluation.stop_at", target)
-    return Plan(Experiment.parse(table), measure, protocol, target)
+    return Plan(Experiment.parse(table), measure, protocol, target, epoch)
 
 
 def _last(changes: Sequence[Change], name: str) -> Any:
@@ -397,6 +415,8 @@ def _value(plan: Plan, summary: Mapping[str, Any]) -> float | None:
         return None if crossing is None else float(crossing["round"])
     if plan.measure == "newcomer epochs":
         return float(mean(newcomer["epochs_to_plateau"] for newcomer in summary["newcomers"]))
+    if plan.measure == "newcomer accuracy":
+        return float(mean(newcomer["accuracy"][plan.epoch] for newcomer in summary["newcomers"]))
     return float(summary["protocols"][plan.protocol]["accuracy"][plan.measure])
 
 
@@ -416,7 +436,8 @@ def _sheet(result: Reproduction, block: Block, seeds: int) -> Sheet:
             key, first = Key(block.name, row.name, column), Key(block.name, block.rows[0].name, column)
             cells += [Cell(_paper(result, key, first)), Cell(_ours(result.cells, key, first))]
         rows.append(tuple(cells))
-    targets = sorted({found.target for key, found in result.cells.items() if key.table == block.name and found.target is not None})
+    ours = [found for key, found in result.cells.items() if key.table == block.name]
+    targets = sorted({found.target for found in ours if found.measure == "rounds" and found.target is not None})
     reach = f", rounds to {', '.join(f'{100 * target:g}%' for target in targets)}" if targets else ""
     columns = tuple(f"{column}: {whose}" for column in result.recipe.columns for whose in ("paper", "ours"))
     note = (
@@ -430,7 +451,7 @@ def _paper(result: Reproduction, key: Key, first: Key) -> str:
     number, reference = numbers[key], numbers[first]
     if number is None:
         return "-"
-    if result.cells and next(iter(result.cells.values())).measure != "rounds":
+    if result.recipe.measure_of(key) in ACCURACIES:
         return f"{100 * number:.2f}%"
     return f"{number:.0f}" + (f" ({reference / number:.1f}×)" if reference and key != first else "")
 

@@ -25,6 +25,7 @@ from coterie.errors import RunError, UserError
 from coterie.experiment import Experiment
 from coterie.federation import Coordinator, draw_cohort
 from coterie.ledger import Ledger, Listener, events
+from coterie.models.custom import Custom, load
 from coterie.record import Record, read, write
 from coterie.seeds import generator
 from coterie.site import Population
@@ -195,11 +196,13 @@ def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: i
 
 
 def _visited(experiment: Experiment, clients: int) -> Sequence[int]:
-    """The clients that evaluation visits: all, or a fixed choice of them."""
-    if clients <= experiment.evaluation.clients:
+    """The clients that evaluation visits: all, a fixed choice of so many of them, or those named."""
+    wanted = experiment.evaluation.clients
+    if isinstance(wanted, tuple):
+        return sorted(set(wanted))
+    if clients <= wanted:
         return range(clients)
-    chosen = torch.randperm(clients, generator=generator(experiment.seed, "visited"))[: experiment.evaluation.clients]
-    return sorted(chosen.tolist())
+    return sorted(torch.randperm(clients, generator=generator(experiment.seed, "visited"))[:wanted].tolist())
 
 
 def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
@@ -213,8 +216,7 @@ def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
 def _welcome(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
     """Clients held out of training join: each adapts by itself from what the method gives newcomers."""
     assert experiment.newcomers is not None
-    newcomers = range(len(fed.clients), fed.population.clients)
-    fed.begin(round + 1, newcomers, ())
+    fed.begin(round + 1, fed.population.newcomers, ())
     message = experiment.method.welcome(state) | Record(epochs=experiment.newcomers.epochs)
     for reply in fed.ask("adapt", message):
         curve = [float(value) for value in reply.record.tensors["curve"]]
@@ -291,8 +293,9 @@ def code_digest(experiment: Experiment) -> str:
     >>> len(code_digest(Experiment.load("digits-two-class")))
     12
     """
-    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source)
-    modules = {type(each).__module__ for each in named}
+    settings = vars(experiment.method).values()  # a method may name a network too
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *settings)
+    modules = {(load(each.module) if isinstance(each, Custom) else type(each)).__module__ for each in named}
     files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
     sha = hashlib.sha256(_own_code().encode())
     for path in sorted(filter(None, files)):

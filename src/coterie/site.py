@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from coterie.models import Architecture
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 
-__all__ = ["SERVER", "SERVER_PROTOCOLS", "Bench", "Observation", "Plan", "Population", "Site"]
+__all__ = ["SERVER", "SERVER_PROTOCOLS", "Bench", "ModelsBy", "Observation", "Plan", "Population", "Site"]
 
 SERVER = -1
 """The server's number among the sites."""
 SERVER_PROTOCOLS = frozenset({"global", "composed"})
 """Evaluation protocols that test the server's model on the whole test set; all others visit clients."""
+ModelsBy = Literal["turn", "group", "random"]
+"""How clients come by their architectures; see `Population.kind_of`."""
 LISTED = 200
 """Clients whose classes are described one by one; of all further ones only the sums are."""
 
@@ -88,6 +90,8 @@ class Site:
     observations: list[Observation] = field(default_factory=list)
     exhibiting: bool = False
     """Whether this visit may show exhibits."""
+    kind: int = 0
+    """Which of the experiment's architectures this is."""
     shown: dict[str, Any] = field(default_factory=dict)
 
     def rng(self, *purpose: str | int) -> torch.Generator:
@@ -111,7 +115,7 @@ class Site:
         carried: Record = EMPTY,
         training: Training | None = None,
         data: Samples | None = None,
-        frozen: Mapping[str, Frozen] | None = None,
+        frozen: Mapping[str, Frozen | Tensor] | None = None,
         model: nn.Module | None = None,
         purpose: str = "train",
         trainable: Callable[[str], bool] = lambda name: True,
@@ -167,9 +171,14 @@ class Plan:
 
     seed: int
     architectures: tuple[Architecture, ...]
-    """Client `i` has architecture `i` modulo their number."""
+    """`Population.kind_of` says who has which."""
     training: Training
     float64: bool = False
+    models_by: ModelsBy = "turn"
+    newcomers: int = 0
+    """So many clients, the last ones, join only after training."""
+    spoiled: tuple[int, ...] = ()
+    """Clients whose training labels were replaced by random ones."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -185,11 +194,41 @@ class Population:
     pool: Pool
     deal: Deal
     public: Pool | None = None
+    held: Pool | None = None
+    """Labelled pictures that only the server has, for validation."""
 
     @property
     def clients(self) -> int:
         """How many clients are registered."""
         return self.deal.clients
+
+    @property
+    def newcomers(self) -> range:
+        """The clients that join after training."""
+        return range(self.clients - self.plan.newcomers, self.clients)
+
+    def kind_of(self, client: int) -> int:
+        """The position in `plan.architectures` of a client's architecture; the server's is the first.
+
+        In turn: client `i` has architecture `i` modulo their number. By group: a client's domain where clients have one, else
+        neighbouring clients in blocks as equal as can be. At random: drawn for each client by itself, from the run's seed.
+
+        >>> from coterie.experiment import Experiment
+        >>> table = Experiment.load("digits-two-class").resolved() | {"model": ["mlp", "mlp", "mlp"]}
+        >>> def kinds(by):
+        ...     population = Experiment.parse(table | {"models_by": by}).population()
+        ...     return [population.kind_of(client) for client in range(10)]
+        >>> kinds("turn"), kinds("group")
+        ([0, 1, 2, 0, 1, 2, 0, 1, 2, 0], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
+        """
+        kinds, by, domain_of = len(self.plan.architectures), self.plan.models_by, self.deal.domain_of
+        if client == SERVER:
+            return 0
+        if by == "random":
+            return seed_of(self.plan.seed, "architecture", client) % kinds
+        if by == "turn":
+            return client % kinds
+        return client * min(kinds, self.clients) // self.clients if domain_of is None else int(domain_of[client]) % kinds
 
     def site(self, client: int, round: int, bench: Bench, wanted: frozenset[str] = frozenset(), exhibiting: bool = False) -> Site:
         """The Site of a client, or of the server."""
@@ -205,7 +244,7 @@ class Population:
             train=self._examples(deal.train[client], pixels),
             validation=self._examples(deal.validation[client] if len(deal.validation) else np.empty(0, np.int64), pixels),
             test=self._examples(deal.tests[int(deal.test_of[client])], pixels),
-            architecture=self.plan.architectures[client % len(self.plan.architectures)],
+            architecture=self.plan.architectures[self.kind_of(client)],
             training=self.plan.training,
             bench=bench,
             dtype=self.plan.dtype,
@@ -214,6 +253,7 @@ class Population:
             tests=self._tests_by_domain() if "inter" in wanted else {},
             wanted=wanted,
             exhibiting=exhibiting,
+            kind=self.kind_of(client),
         )
 
     def _server(self, round: int, bench: Bench, wanted: frozenset[str], exhibiting: bool) -> Site:
@@ -223,9 +263,9 @@ class Population:
             round=round,
             seed=self.plan.seed,
             train=nothing,
-            validation=nothing,
+            validation=nothing if self.held is None else Examples(self.held, np.arange(len(self.held)), dtype=self.plan.dtype),
             test=self._examples(np.arange(self.pool.train, len(self.pool))),
-            architecture=self.plan.architectures[0],
+            architecture=self.plan.architectures[self.kind_of(SERVER)],
             training=self.plan.training,
             bench=bench,
             dtype=self.plan.dtype,
@@ -239,12 +279,15 @@ class Population:
         return self._examples(np.sort(np.concatenate([self.deal.train[client] for client in clients])))
 
     def partition(self) -> dict[str, Any]:
-        """Who holds what, as the ledger has it: samples by client and class (the first 200 clients), and by class over all."""
+        """Who holds what, as the ledger has it: samples by client and class (the first 200 clients), and by class over all.
+
+        `kind_of` has the position of each client's model in the experiment's list; labels of `spoiled` clients are as replaced."""
         table, deal = count(self.pool, self.deal), self.deal
         domain_of = None if deal.domain_of is None else deal.domain_of[:LISTED].tolist()
         sums = {"clients": deal.clients, "classes": self.pool.classes, "totals": table.sum(axis=0).tolist()}
         domains = {"domains": list(self.pool.domains), "domain_of": domain_of, "note": self.pool.note}
-        return sums | {"counts": table[:LISTED].tolist()} | domains
+        kinds = [self.kind_of(client) for client in range(min(deal.clients, LISTED))]
+        return sums | {"counts": table[:LISTED].tolist()} | domains | {"kind_of": kinds, "spoiled": list(self.plan.spoiled)}
 
     def _examples(self, rows: Rows, pixels: Rows | None = None) -> Examples:
         return Examples(self.pool, rows, pixels, self.plan.dtype)
@@ -263,15 +306,15 @@ class Population:
     def save(self, folder: Path) -> None:
         """Lay the arrays into a folder for workers to map."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, part in (("pool", self.pool), ("deal", self.deal), ("public", self.public)):
+        for name, part in (("pool", self.pool), ("deal", self.deal), ("public", self.public), ("held", self.held)):
             if part is not None:
                 _lay(folder, name, part)
 
     @classmethod
     def open(cls, plan: Plan, folder: Path) -> Population:
         """The population that `save` laid down, its arrays mapped read-only in effect: writes would stay private."""
-        public = _take(folder, "public", Pool) if (folder / "public.json").exists() else None
-        return cls(plan, _take(folder, "pool", Pool), _take(folder, "deal", Deal), public)
+        public, held = (_take(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
+        return cls(plan, _take(folder, "pool", Pool), _take(folder, "deal", Deal), public, held)
 
 
 def _lay(folder: Path, name: str, part: Pool | Deal | Ragged) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -349,6 +352,44 @@ def test_five_architectures_stopped_and_resumed(five, tmp_path, last) -> None:
     assert left == {memory_file(tmp_path, client, "3-1").name for client in range(5)}
 
 
+def die(event: Event) -> None:
+    """As if the power went: in the middle of round 2, when three of its five replies are there."""
+    if event["event"] == "exchange" and event["round"] == 2 and event["direction"] == "up" and event["client"] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_until_killed(folder: Path, workers: int) -> None:
+    run(five_experiment(FIVE), folder, callbacks=[die], engine=Processes(workers) if workers else Inline())
+
+
+@pytest.mark.parametrize("workers", [0, 2], ids=["inline", "processes"])
+def test_five_architectures_killed_and_resumed(five, tmp_path, workers) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=run_until_killed, args=(tmp_path / "run", workers))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "summary.json").exists()
+    result = resume(tmp_path / "run", engine=Processes(2) if workers else Inline())
+    assert result.summary["digest"] == five[0].summary["digest"]
+    assert result.summary["protocols"] == five[0].summary["protocols"]
+
+
+@pytest.mark.parametrize("by", ["group", "random"])
+def test_other_ways_to_have_models_give_the_same_bits_on_every_engine(tmp_path, by) -> None:
+    """A user's own class by its path among them; what a client keeps is of the kind that it is said to have."""
+    models = [FIVE[4], FIVE[0]]
+    plan = five_experiment(models).but(models_by=by, rounds=2, seed=5)
+    kinds = [plan.population().kind_of(client) for client in range(5)]
+    assert set(kinds) == {0, 1}
+    assert kinds != [client % 2 for client in range(5)], "in turn would be nothing new"
+    found = inline(plan, tmp_path / "inline")
+    assert run(plan, tmp_path / "processes", engine=Processes(2)).summary["digest"] == found.summary["digest"]
+    for client, memory in memories(tmp_path / "inline").items():
+        net = MODELS.resolve(models[kinds[client]]).build((1, 32, 32), 10)
+        assert set(memory.group("model")) == set(net.state_dict())
+    assert {event["payload_bytes"] for event in exchanges(tmp_path / "inline")} == {SENT}
+
+
 def test_memory_on_disk_is_the_private_models_and_their_optimiser_only(five) -> None:
     files = sorted((five[0].folder / "memory").iterdir())
     assert [path.name for path in files] == [f"{client}.3-1.safetensors" for client in range(5)]
@@ -412,7 +453,7 @@ def test_five_architectures_learn(five) -> None:
 
 # --- 3: BatchNorm in the meme ---
 
-NORMED = {"name": "resnet10-slim", "width": 0.0625}
+NORMED = {"name": "resnet18", "width": 0.0625}
 
 
 class FaultyFML(FML):
@@ -477,6 +518,7 @@ def test_the_authors_merge_inflates_variances_and_costs_accuracy(tmp_path) -> No
     )
     assert ratio > 1.1
     assert losses[1] > losses[0]
+    assert right.accuracy() > wrong.accuracy() + 0.3
 
 
 # --- 4: participation, dials, mistakes, newcomers ---
@@ -624,6 +666,40 @@ def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
         curve.append(accuracy())
     assert curves(result)[4] == pytest.approx(curve)
     assert len(set(curve)) == 4
+
+
+def test_a_newcomer_with_the_servers_model_starts_where_fedavg_would_put_it(tmp_path) -> None:
+    """A copy of the meme that learns beside it; with alpha = beta the two stay one, which is fine-tuning with half the gradient."""
+    one = newcomer_experiment({"name": "fml", "newcomer": "server"}).but(model=MLP(hidden=(8,)), float64=True)
+    result = inline(one, tmp_path / "server")
+    own = inline(one.but(method=FML()), tmp_path / "own")
+    assert own.state == result.state, "newcomers come after training, whatever they start from"
+    state = result.state.group("model")
+    for client, curve in curves(result).items():
+        site = one.population().site(client, 3, Bench())
+        assert curve[0] == site.score(state).values()["accuracy"] > curves(own)[client][0]
+        half, params, carried = (
+            site.training.but(epochs=1, state="kept", optimiser={"name": "sgd", "lr": 0.05, "momentum": 0.5}),
+            state,
+            EMPTY,
+        )
+        for epoch, accuracy in enumerate(curve[1:]):
+            fitted = FedAvg().tune(site, params, carried, half, f"adapt/{epoch}")
+            params, carried = fitted.params, fitted.carried
+            assert accuracy == site.score(params).values()["accuracy"]
+    taught = curves(inline(one.but(method=FML(alpha=0.2, beta=0.9, newcomer="server")), tmp_path / "taught"))
+    assert all(len(set(curve)) > 1 for curve in taught.values())
+
+
+def test_the_servers_model_is_for_newcomers_of_its_architecture(tmp_path) -> None:
+    meme, other = {"name": "mlp", "hidden": [12]}, {"name": "mlp", "hidden": [9]}
+    plan = newcomer_experiment({"name": "fml", "newcomer": "server", "meme": meme})
+    plan.but(newcomers=None).population()
+    Experiment.parse(plan.resolved() | {"model": [other, other, other, meme, meme]}).population()
+    sentence = r"^method\.newcomer = 'server': newcomer 3 has another model than the meme, expected the same, or 'own'$"
+    with pytest.raises(UserError, match=sentence):
+        inline(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "found before anything is trained"
 
 
 # --- 5: conformance ---

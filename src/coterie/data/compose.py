@@ -1,4 +1,4 @@
-"""Pools made of pools: domains joined, pictures resampled, rows drawn, labels taken away."""
+"""Pools made of pools: domains joined, pictures resampled, rows drawn, labels taken away or made random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.data.pool import Pool, Rows
 from coterie.errors import UserError
 
-__all__ = ["join", "limit", "resize", "take", "without_labels"]
+__all__ = ["join", "limit", "resize", "take", "with_random_labels", "without_labels"]
 
 BATCH = 4096
 """Pictures resampled in one call."""
@@ -201,3 +201,15 @@ def without_labels(pool: Pool) -> Pool:
     [-1, -1]
     """
     return dataclasses.replace(pool, y=np.full(len(pool), -1, np.int64))
+
+
+def with_random_labels(pool: Pool, rows: Rows, rng: np.random.Generator) -> Pool:
+    """The same pictures, the labels of `rows` drawn from all classes alike.
+
+    >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.full(6, 7), train=6, classes=3)
+    >>> with_random_labels(pool, np.array([1, 2, 4]), np.random.default_rng(0)).y.tolist()
+    [7, 2, 1, 7, 1, 7]
+    """
+    y = pool.y.copy()
+    y[rows] = rng.integers(pool.classes, size=len(rows))
+    return dataclasses.replace(pool, y=y)

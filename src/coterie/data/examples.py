@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -69,6 +70,19 @@ class Examples:
         for chosen in torch.split(torch.arange(start, len(self) if stop is None else stop), size):
             if len(chosen):
                 yield self.batch(chosen)
+
+    def only(self, chosen: Tensor) -> Examples:
+        """Some of these examples, by position."""
+        fewer = copy.copy(self)
+        fewer._rows = self._rows[chosen]
+        return fewer
+
+    def augmented(self, rng: torch.Generator) -> Examples:
+        """These examples with every picture shifted and mirrored once: whoever has the same generator sees the same pixels."""
+        shaken = copy.copy(self)
+        shaken._x, shaken._y = crop_and_flip(self._x[self._rows], rng), self.labels
+        shaken._rows = torch.arange(len(self))
+        return shaken
 
     def one_batch(self) -> tuple[Tensor, Tensor]:
         """Everything at once."""

@@ -163,8 +163,8 @@ class Performer:
                     site.observe(protocol, params, job.span)
                 reply, kept = EMPTY, job.memory
             else:
-                reply, memory = self.call(job.task, site, memory, message)
-                kept = self._memories.put(job.client, job.keep, memory)
+                reply, after = self.call(job.task, site, memory, message)
+                kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
         except Exception as error:
             return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
         return Outcome(job.client, encode(reply), kept, site.observations, site.shown, time.perf_counter() - began)

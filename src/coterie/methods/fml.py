@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.errors import UserError
-from coterie.fit import Fitted, Objective, Step, Training
+from coterie.fit import Fitted, Objective, Step, Training, divergence
 from coterie.method import Exhibit, Federation, Method, task, weighted_mean
+from coterie.methods.local import pretrained
 from coterie.models import MODELS, Architecture
 from coterie.models.pair import Pair, PairNet
 from coterie.named import STRICT
@@ -84,8 +85,7 @@ def _taught(student: Tensor, teacher: Tensor, y: Tensor, weight: float) -> Tenso
     if weight > 0:
         parts.append(weight * F.cross_entropy(student, y))
     if weight < 1:
-        target = teacher.detach().log_softmax(1)
-        parts.append((1 - weight) * F.kl_div(student.log_softmax(1), target, reduction="batchmean", log_target=True))
+        parts.append((1 - weight) * divergence(teacher, student))
     return sum(parts[1:], start=parts[0])
 
 
@@ -94,8 +94,10 @@ def _under(params: Record, part: str) -> Record:
     return Record({name.removeprefix(f"{part}."): value for name, value in params.items() if name.startswith(f"{part}.")})
 
 
-def _as(params: Record, part: str) -> dict[str, Tensor]:
-    return {f"{part}.{name}": value for name, value in params.tensors.items()}
+def _both(private: Record, message: Record) -> Record:
+    """A pair: a private network, and a meme forked from the server's."""
+    parts = {"private": private, "meme": message.group("model")}
+    return Record({f"{part}.{name}": value for part, params in parts.items() for name, value in params.tensors.items()})
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -117,16 +119,35 @@ class FML(Method):
     """Weight of the labels in the meme's loss."""
     meme: Annotated[Architecture, BeforeValidator(lambda v: MODELS.resolve(v, "method.meme")), PlainSerializer(MODELS.dump)] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
+    pretraining: Annotated[int, Field(ge=0)] = 0
+    """Epochs that every private model trains alone before the first round, as FCCL's comparison has it."""
+    newcomer: Literal["own", "server"] = "own"
+    """A newcomer's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and without
+    dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
 
     def check(self, population: Population) -> None:
-        if self.meme is None and len(set(population.plan.architectures)) > 1:
+        models = population.plan.architectures
+        if self.meme is None and len(set(models)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
+        for client in population.newcomers if self.newcomer == "server" else ():
+            if models[population.kind_of(client)] != (self.meme or models[0]):
+                raise UserError(
+                    f"method.newcomer = 'server': newcomer {client} has another model than the meme, expected the same, or 'own'"
+                )
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return (self.meme or base) if client == SERVER else base
 
     def start(self, fed: Federation) -> Record:
+        if self.pretraining:
+            for _ in fed.ask("pretrain", clients=fed.clients):
+                pass
         return Record(model=fed.server.fresh())
+
+    @task
+    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """The private model trains alone; the optimiser's state ends here."""
+        return EMPTY, Record(model=pretrained(site, self.pretraining))
 
     def round(self, state: Record, fed: Federation) -> Record:
         dials = [at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]
@@ -136,7 +157,7 @@ class FML(Method):
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser."""
-        start = self.join(site, message, memory)
+        start = _both(memory.group("model") or site.fresh(), message)
         fitted = self.tune(site, start, Record(optimiser=memory.group("optimiser")), site.training, "train")
         return Record(model=_under(fitted.params, "meme")), self._kept(fitted)
 
@@ -144,9 +165,8 @@ class FML(Method):
         moments = {n: v for n, v in fitted.carried.group("optimiser").items() if n.startswith("private.")}
         return Record(model=_under(fitted.params, "private"), optimiser=Record(moments))
 
-    def join(self, site: Site, message: Record, memory: Record = EMPTY) -> Record:
-        private = memory.group("model") or site.fresh()
-        return Record({**_as(private, "private"), **_as(message.group("model"), "meme")})
+    def join(self, site: Site, message: Record) -> Record:
+        return _both(message.group("model") if self.newcomer == "server" else site.fresh(), message)
 
     def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
         objective = Mutual(at_round(self.alpha, site.round), at_round(self.beta, site.round))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.fit import CrossEntropy
@@ -13,7 +14,13 @@ from coterie.named import STRICT
 from coterie.record import EMPTY, Record
 from coterie.site import Site
 
-__all__ = ["Local"]
+__all__ = ["Local", "pretrained"]
+
+
+def pretrained(site: Site, epochs: int) -> Record:
+    """A client's fresh network after so many epochs on its own data."""
+    alone = site.training.but(epochs=epochs, state="fresh")
+    return site.fit(site.fresh(), CrossEntropy(), training=alone, purpose="pretrain").params
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -28,8 +35,19 @@ class Local(Method):
     offers: ClassVar[tuple[str, ...]] = ("local_post", "local_val", "intra", "inter")
     mixes_architectures: ClassVar[bool] = True
 
+    pretraining: Annotated[int, Field(ge=0)] = 0
+    """Epochs before the first round, for a fair comparison with methods that have them too."""
+
     def start(self, fed: Federation) -> Record:
+        if self.pretraining:
+            for _ in fed.ask("pretrain", clients=fed.clients):
+                pass
         return EMPTY
+
+    @task
+    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Train alone; the optimiser's state ends here."""
+        return EMPTY, Record(model=pretrained(site, self.pretraining))
 
     def round(self, state: Record, fed: Federation) -> Record:
         for _ in fed.ask("train"):

@@ -14,6 +14,7 @@ from PIL import Image
 from coterie.ledger import Event
 from coterie.report.gather import Comparison
 from coterie.report.numbers import thin
+from coterie.report.read import Run
 
 __all__ = ["exhibits_of", "pictures_of", "sheet"]
 
@@ -40,9 +41,10 @@ def exhibits_of(comparison: Comparison) -> list[dict[str, Any]]:
     >>> [(each["title"], each["who"], each["values"]) for each in exhibits_of(Comparison("toy", [Arm("mine", "mine", [run])]))]
     [('Alpha', 'server', [1.0, 2.0])]
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for index, arm in enumerate(comparison.arms):
         for run in arm.runs:
+            found.extend({**each, "arm": index, "seed": run.seed} for each in _domains(run))
             names: dict[str, int] = {}
             for (name, client), events in run.exhibits.items():
                 names[name] = names.get(name, 0) + (client is not None)
@@ -54,6 +56,30 @@ def exhibits_of(comparison: Comparison) -> list[dict[str, Any]]:
                     who = "server" if client is None else f"client {client}"
                     found.append({**how, "arm": index, "seed": run.seed, "who": who, "round": events[-1]["round"], **drawn})
     return found
+
+
+def _domains(run: Run) -> Iterator[dict[str, Any]]:
+    """Where models were measured on every domain: the matrix of models by domains, in percent."""
+    seen = {name.removeprefix("on "): metrics for name, metrics in run.clients.items() if name.startswith("on ")}
+    order = list((run.partition or {}).get("domains") or sorted(seen))
+    owners = (run.partition or {}).get("domain_of") or []
+    for metric, title in (("accuracy", "accuracy"), ("top5", "top-5 accuracy")):
+        cells = {(client, domain): each for domain, metrics in seen.items() for client, each in metrics.get(metric, {}).items()}
+        clients = sorted({client for client, _ in cells})[:CLIENTS]
+        if not clients or any((client, domain) not in cells for client in clients for domain in order):
+            continue
+        yield {
+            "title": f"Every client's model on every domain: {title}",
+            "draw": "heatmap",
+            "x": "tested on (%)",
+            "y": "model of",
+            "who": "all clients",
+            "round": max(each.round for each in cells.values()),
+            "values": [[100 * cells[client, domain].value for domain in order] for client in clients],
+            "columns": order,
+            "rows": [f"{client}: {order[owners[client]]}" if client < len(owners) else str(client) for client in clients],
+            "note": _first(CLIENTS, len({client for client, _ in cells}), "clients"),
+        }
 
 
 def _drawn(events: Sequence[Event]) -> dict[str, Any] | None:

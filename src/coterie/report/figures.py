@@ -204,6 +204,11 @@ def _draw_heatmap(figure: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
     figure.colorbar(drawn, ax=axes, shrink=0.8)
     axes.set(xlabel=shown["x"] or "column", ylabel=shown["y"] or "row")
     axes.grid(visible=False)
+    if "columns" in shown:
+        axes.set_xticks(range(len(shown["columns"])), shown["columns"])
+        axes.set_yticks(range(len(shown["rows"])), shown["rows"])
+        for (row, column), value in np.ndenumerate(matrix):
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color="white" if value > 0.6 * most else "black", fontsize=7)
 
 
 def _draw_pictures(_: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:

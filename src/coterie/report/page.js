@@ -401,8 +401,8 @@
       const flat = e.values.flat().filter((v) => v !== null), signed = Math.min(...flat) < 0;
       const scale = signed ? [[0, "#D55E00"], [0.5, dark() ? "#20272e" : "#f7f7f7"], [1, "#0072B2"]] : (dark() ? [[0, "#16222c"], [1, "#8fd0f7"]] : [[0, "#f1f6fa"], [1, "#00406b"]]);
       const most = Math.max(...flat.map(Math.abs), 1e-12);
-      const square = e.values.length === e.values[0].length;
-      return { data: [{ type: "heatmap", z: e.values, colorscale: scale, ...(signed ? { zmin: -most, zmax: most } : {}), colorbar: { thickness: 10, outlinewidth: 0 }, hovertemplate: "row %{y}, column %{x}: %{z:.4g}<extra></extra>" }],
+      const square = e.values.length === e.values[0].length && !e.columns;
+      return { data: [{ type: "heatmap", z: e.values, colorscale: scale, ...(signed ? { zmin: -most, zmax: most } : {}), colorbar: { thickness: 10, outlinewidth: 0 }, hovertemplate: "row %{y}, column %{x}: %{z:.4g}<extra></extra>", ...(e.columns ? { x: e.columns, y: e.rows, texttemplate: "%{z:.1f}" } : {}) }],
         layout: { ...axes("column", "row"), ...(square ? { height: narrow() ? 320 : 480 } : {}), xaxis: { title: { text: e.x || "column" }, showgrid: false, constrain: "domain" }, yaxis: { title: { text: e.y || "row" }, autorange: "reversed", showgrid: false, ...(square ? { scaleanchor: "x", constrain: "domain" } : {}) }, saveLegend: false } };
     }
     return { data: [{ type: "image", source: e.values, hoverinfo: "skip", zsmooth: false }], layout: { height: Math.max(120, Math.min(480, (Math.min(1050, window.innerWidth - 60) * e.shape[0]) / e.shape[1])), xaxis: { visible: false }, yaxis: { visible: false }, saveLegend: false } };

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.cifar import Cifar10, Cifar100
-from coterie.data.sources.digits import Digits
+from coterie.data.sources.digits import Digits, DigitStyles
 from coterie.data.sources.domains import DigitDomains
 from coterie.data.sources.huggingface import HuggingFace
 from coterie.data.sources.idx import FashionMnist, Mnist
@@ -26,5 +26,21 @@ __all__ = ["SOURCES", "File", "Found", "Source"]
 SOURCES: Registry[Source] = Registry(
     "source",
     Source,
-    [Digits, Mnist, FashionMnist, Usps, Cifar10, Cifar100, Svhn, MnistM, DigitDomains, Pacs, OfficeHome, Folder, Npz, HuggingFace],
+    [
+        Digits,
+        DigitStyles,
+        Mnist,
+        FashionMnist,
+        Usps,
+        Cifar10,
+        Cifar100,
+        Svhn,
+        MnistM,
+        DigitDomains,
+        Pacs,
+        OfficeHome,
+        Folder,
+        Npz,
+        HuggingFace,
+    ],
 )

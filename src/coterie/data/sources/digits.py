@@ -5,18 +5,20 @@ They are the test set of UCI's "Optical Recognition of Handwritten Digits" (Alpa
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from coterie.data.compose import join
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import block, build
 from coterie.named import STRICT
 
-__all__ = ["Digits"]
+__all__ = ["DigitStyles", "Digits"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,3 +52,33 @@ class Digits(Source):
         test = nth % 5 == 4
         train, held = (block(x[rows], y[rows], 10, Path("scikit-learn's digits")) for rows in (~test, test))
         return build([train], [held], **self.about())
+
+
+@dataclass(frozen=True, config=STRICT)
+class DigitStyles(Source):
+    """The 8x8 digits in four styles that stand for domains: as they are, inverted, turned by a quarter, and noisy.
+
+    >>> DigitStyles().load(Path()).domains
+    ('plain', 'inverted', 'turned', 'noisy')
+    """
+
+    name: ClassVar[str] = "digit-styles"
+    licence: ClassVar[str] = Digits.licence
+    homepage: ClassVar[str] = Digits.homepage
+    how: ClassVar[str] = Digits.how
+    samples: ClassVar[tuple[int, int]] = (4 * 1442, 4 * 355)
+
+    def found(self, folder: Path) -> Found:
+        return Found((), self.samples)
+
+    def read(self, found: Found) -> Pool:
+        pool = Digits().load(Path())
+        noise = np.random.default_rng(0).integers(0, 128, pool.x.shape).astype(np.uint8)
+        styles = {
+            "plain": pool.x,
+            "inverted": 255 - pool.x,
+            "turned": np.ascontiguousarray(np.rot90(pool.x, axes=(2, 3))),
+            "noisy": np.maximum(pool.x, noise),
+        }
+        note = "four styles of the same digits, made by us"
+        return dataclasses.replace(join({name: dataclasses.replace(pool, x=x) for name, x in styles.items()}), note=note)
