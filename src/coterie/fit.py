@@ -173,6 +173,7 @@ class Proximal(Objective):
     """Half the squared distance of the parameters (not the buffers) to where they started (Li et al. 2020, Eq. 2).
 
     >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(net.weight, 0.5)
     >>> away = {"weight": net.weight.detach() - 2.0}
     >>> Proximal()(Step(net, torch.zeros(1, 1), torch.zeros(1), start=away)).item()
     2.0

@@ -45,6 +45,7 @@ METHODS: Registry[Method] = Registry(
         TwoStreamL2,
         FedFusion,
         FML,
+        SplitMetadata,
         FCCL,
         FedMD,
         FedDF,

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from coterie.report.style import colour
 
@@ -53,6 +54,10 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
             panel.plot(sum(there) / len(there), y, "|", color=colour(0), markersize=9, markeredgewidth=1.8)
         if cell["paper"] is not None:
             panel.plot(scale * cell["paper"], y, "D", color=colour(1), markerfacecolor="none", markersize=4)
+    if cells and cells[0]["measure"] == "rounds":
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter(ScalarFormatter())
+        panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
     panel.set_xlabel("%" if share else "rounds" if cells and cells[0]["measure"] == "rounds" else "epochs")
