@@ -14,6 +14,7 @@ from coterie.experiment import Experiment
 from coterie.fit import Step
 from coterie.methods import SplitMetadata
 from coterie.record import Record
+from coterie.rounds import run
 from coterie.selection import SELECTIONS
 from coterie.site import SERVER, Bench
 
@@ -91,3 +92,22 @@ def test_the_reconstruction(digits, tmp_path) -> None:
     assert rebuild.Reconstruction()(Step(torch.nn.Identity(), pictures, pictures, start={})).item() == 0
     rebuild.grid({"original": pictures, "G1": pictures}, tmp_path / "grid.png", columns=3)
     assert (tmp_path / "grid.png").stat().st_size > 1000
+
+
+def test_the_figures_of_fccl(tmp_path) -> None:
+    """From runs on digits in four styles: every client's embedding, matrices where the method shows them, curves."""
+    figures = example("04_fccl_figures")
+    runs = []
+    for method in ("fccl", "local"):
+        changes = ["rounds=2", f'method={{name="{method}",pretraining=1}}', "engine.name=inline", "data.test=80"]
+        runs.append(run(Experiment.load("digit-styles", changes), tmp_path / method).folder)
+    places, classes, domains = figures.embedding(*next(figures.sites_and_models(runs[0], None)), 10)
+    assert places.shape == (40, 2)
+    assert sorted(set(domains)) == [0, 1, 2, 3]
+    assert set(classes) <= set(range(10))
+    assert len(figures.figure_4(runs, None, 8).axes) == 8
+    assert len(figures.figure_5(runs[0]).axes) == 2 * 4 + 1
+    assert figures.figure_5(runs[1]) is None
+    left, right = figures.figure_6(runs).axes
+    assert len(left.lines) == 2
+    assert [len(line.get_xdata()) for line in right.lines] == [2]

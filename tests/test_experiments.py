@@ -46,6 +46,7 @@ def test_there_is_one_for_every_data_set_of_the_issue() -> None:
         "svhn-dirichlet",
         "digit-domains",
         "pacs-domains",
+        "digit-styles",
     }
     assert wanted <= set(NAMES)
 

@@ -11,10 +11,13 @@ from torch.nn import functional as F
 from coterie.data.examples import Examples, crop_and_flip
 from coterie.data.pool import Pool
 from coterie.fit import CrossEntropy, Proximal, Step, Training, batches_of, fit, frozen, score, snapshot
+from coterie.methods import FedAvg
 from coterie.models import Staged
 from coterie.optim import Adam, AdamW, Exponential, Sgd, Steps
 from coterie.record import Record
 from coterie.seeds import generator, scoped, seed_of
+from coterie.site import Bench
+from coterie.testing import small_experiment
 
 
 def data(n: int = 23, seed: int = 0, dtype: torch.dtype = torch.float64) -> Examples:
@@ -200,3 +203,36 @@ def test_seeds_are_counters() -> None:
     assert seed_of(0, 1, 2, "train") == seed_of(0, 1, 2, "train")
     assert len({seed_of(run, round, client, what) for run in range(5) for round in range(5) for client in range(5) for what in "ab"}) == 250
     assert Record(a=torch.rand(3, generator=generator(1, "x"))) == Record(a=torch.rand(3, generator=generator(1, "x")))
+
+
+def test_a_rate_by_step_scales_the_learning_rate() -> None:
+    """A rate of 0 leaves the network where it is; a rate of 1 is no rate at all; one step at half the rate is half a step."""
+    plan = small_experiment(FedAvg())
+    site = plan.population().site(0, 1, Bench())
+    start, training = site.fresh(), Training(epochs=1, batch="all", optimiser=Sgd(lr=0.1))
+    moved = {
+        rate: fit(site.model(), start, site.train, CrossEntropy(), training, seed=0, rate=lambda step, rate=rate: rate).params.tensors
+        for rate in (0.0, 0.5, 1.0)
+    }
+    plain = fit(site.model(), start, site.train, CrossEntropy(), training, seed=0).params.tensors
+    for name, value in start.tensors.items():
+        assert torch.equal(moved[0.0][name], value)
+        assert torch.equal(moved[1.0][name], plain[name])
+        assert torch.allclose(2 * (moved[0.5][name] - value), plain[name] - value, atol=1e-6)
+
+
+def test_what_is_known_by_sample_is_looked_up_also_when_pictures_are_augmented() -> None:
+    """A table goes with the sample, whatever its pixels look like in this batch."""
+    plan = small_experiment(FedAvg())
+    site = plan.population().site(0, 1, Bench())
+    seen: list[tuple[int, int]] = []
+
+    class Spy(CrossEntropy):
+        def __call__(self, step: Step) -> torch.Tensor:
+            seen.extend(zip(step.frozen["label"].tolist(), step.y.tolist(), strict=True))
+            return super().__call__(step)
+
+    training = Training(epochs=2, batch=7, augment="crop-flip", optimiser=Sgd(lr=0.1))
+    fit(site.model(), site.fresh(), site.train, Spy(), training, seed=0, frozen={"label": site.train.labels})
+    assert len(seen) == 2 * len(site.train)
+    assert all(known == label for known, label in seen)

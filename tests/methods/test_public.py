@@ -15,18 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coterie import federation
 from coterie.engines import Inline, Processes
-from coterie.engines.base import memory_file
+from coterie.engines.base import Memories, memory_file
 from coterie.errors import UserError
 from coterie.experiment import Experiment
 from coterie.fit import Step, Training, divergence
 from coterie.ledger import events
-from coterie.method import Reply
+from coterie.method import Reply, task
 from coterie.methods import FCCL, FML, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
 from coterie.methods.fccl import CrossCorrelation, correlation, lockstep_batches
 from coterie.models.additive import added, apart
 from coterie.optim import Adam
-from coterie.record import Record, read
+from coterie.record import Record, encode, read
 from coterie.rounds import resume, run
 from coterie.site import SERVER, Bench
 from coterie.testing import check_method, small_experiment
@@ -228,6 +229,49 @@ def test_lockstep_with_one_batch_is_once(tmp_path) -> None:
 def test_moments_of_the_public_phase_do_not_outlive_the_round(tmp_path) -> None:
     kept = final(experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep")), tmp_path / "run")
     assert {frozenset(memory.groups) for memory in kept.values()} == {frozenset({"model", "previous", "pretrained"})}
+
+
+# What is written and what is encoded
+
+
+def test_a_memory_that_comes_back_as_it_was_is_not_written_again(tmp_path, monkeypatch) -> None:
+    """Five pretrainings, then three clients a round that learn; that they also predict changes nothing they keep."""
+    written = []
+    put = Memories.put
+
+    def spy(self, client, version, memory):
+        written.append(client)
+        return put(self, client, version, memory)
+
+    monkeypatch.setattr(Memories, "put", spy)
+    kept = final(experiment(FedMD(pretraining=1, public=PUBLIC)), tmp_path / "run")
+    assert len(written) == 5 + 3 * 3
+    assert sorted(kept) == [0, 1, 2, 3, 4]
+
+
+def test_a_message_for_several_clients_is_encoded_once(tmp_path, monkeypatch) -> None:
+    """FedDF sends each architecture's student to the clients that have it: two messages for five clients."""
+    laid = []
+    monkeypatch.setattr(federation, "encode", lambda record: laid.append(record) or encode(record))
+    models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [6]}]
+    run(experiment(FedDF(steps=2, batch=16), model=models, cohort=5, rounds=1), tmp_path / "run", engine=Inline())
+    assert len(laid) == 2 + 1  # and the state, for evaluation
+
+
+def test_a_reply_of_another_architecture_is_turned_away(tmp_path, monkeypatch) -> None:
+    """Each client's reply is compared with what that client was sent."""
+    models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [6]}]
+    plan = experiment(FedDF(steps=0), model=models, cohort=5, rounds=1)
+    honest = FedDF.train
+
+    def swapped(self, site, memory, message):
+        reply, kept = honest(self, site, memory, message)
+        return (reply | Record(model={"body.0.weight": torch.zeros(3, 3)}) if site.id == 1 else reply), kept
+
+    monkeypatch.setattr(FedDF, "train", task(swapped))
+    run(plan, tmp_path / "run", engine=Inline())
+    turned_away = [e["client"] for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "rejected"]
+    assert turned_away == [1]
 
 
 # Different architectures on different domains
