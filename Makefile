@@ -27,11 +27,12 @@ lint: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: .venv/core  ## Ratios within one run; needs MNIST and CIFAR-10 in the data folder.
+bench: .venv/core  ## Ratios within one run; needs MNIST, CIFAR-10 and the digit domains in the data folder.
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/frozen.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/selection.py
+	$(BIN)/python benchmarks/fccl.py
 
 clean:
 	rm -rf .venv runs build dist

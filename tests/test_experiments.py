@@ -29,7 +29,8 @@ def read_once() -> Iterator[None]:
 
 def present(experiment: Experiment, folder: Path) -> None:
     """Skip the test where data of the experiment are missing."""
-    for source in experiment.data.source:
+    public = [] if experiment.data.public is None else [experiment.data.public.source]
+    for source in (*experiment.data.source, *public):
         if source.found(folder) is None:
             pytest.skip(f"no real data: {source.name} is missing in {folder} ({source.advice()})")
 
@@ -47,6 +48,7 @@ def test_there_is_one_for_every_data_set_of_the_issue() -> None:
         "digit-domains",
         "pacs-domains",
         "digit-styles",
+        "fccl-digits",
     }
     assert wanted <= set(NAMES)
 
@@ -79,7 +81,11 @@ def test_builds_its_population(name: str, data_folder: Path) -> None:
         assert words in pool.note
 
 
-STAND_INS = {"digit-domains": ("MNIST-M in place of SYN",), "pacs-domains": ("PACS in place of Office-Home",)}
+STAND_INS = {
+    "digit-domains": ("MNIST-M in place of SYN",),
+    "fccl-digits": ("MNIST-M in place of SYN",),
+    "pacs-domains": ("PACS in place of Office-Home",),
+}
 SCALED_DOWN = {
     "cifar10-iid": ("data.train=200", "data.test=100", "cohort=2"),
     "cifar10-two-class": ("data.train=100", "data.test=100", "cohort=2"),
