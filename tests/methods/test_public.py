@@ -23,7 +23,7 @@ from coterie.experiment import Experiment
 from coterie.fit import Step, Training, divergence
 from coterie.ledger import events
 from coterie.method import Reply, task
-from coterie.methods import FCCL, FML, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
+from coterie.methods import FCCL, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
 from coterie.methods.fccl import CrossCorrelation, correlation, lockstep_batches
 from coterie.models.additive import added, apart
 from coterie.optim import Adam
@@ -461,4 +461,5 @@ def test_bad_settings(tmp_path, settings, complaint) -> None:
 def test_public_settings_left_out_are_the_methods() -> None:
     public = four_domains(Local()).overridden({"method": {"name": "fccl", "public": {"batch": 256}}}).method.public
     assert (public.batch, public.optimiser) == (256, Adam(lr=1e-3))
-    assert experiment(FML()).method.name == "fml"
+    shaken = four_domains(Local()).overridden({"method": {"name": "fedmatch-public", "public": {"batch": 256}}}).method.public
+    assert (shaken.batch, shaken.augment) == (256, "crop-flip")

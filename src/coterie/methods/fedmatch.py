@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from coterie.data.examples import crop_and_flip
 from coterie.fit import CrossEntropy, Objective, Step, Training
 from coterie.method import Reply, task
-from coterie.methods.public import Digestion, PublicMethod
+from coterie.methods.public import PublicMethod, completing
 from coterie.models.additive import Additive, AdditiveNet, added, apart
 from coterie.named import STRICT
 from coterie.optim import Adam
@@ -71,7 +71,9 @@ class FedMatchPublic(PublicMethod):
     kinds: ClassVar[Mapping[str, str]] = {"helpers": "logits"}
     augments_together: ClassVar[bool] = False
 
-    public: Digestion = Training(epochs=1, batch=512, optimiser=Adam(lr=1e-3), augment="crop-flip")
+    public: Annotated[Training, completing(augment="crop-flip")] = Training(
+        epochs=1, batch=512, optimiser=Adam(lr=1e-3), augment="crop-flip"
+    )
     """How psi is trained; here augmentation is each client's own, and only of what the pseudo-label is learned on."""
     helpers: Annotated[int, Field(ge=0)] = 2
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.75

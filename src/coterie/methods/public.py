@@ -26,15 +26,16 @@ from coterie.record import EMPTY, Record
 from coterie.seeds import generator, seed_of
 from coterie.site import Population, Site
 
-__all__ = ["Digestion", "PublicMethod", "mean_of"]
+__all__ = ["Digestion", "PublicMethod", "completing", "mean_of"]
 
 
-def _completed(value: Any) -> Any:
-    """Settings left out are the method's, not those of private training."""
-    return {"batch": 512, "optimiser": {"name": "adam"}, **value} if isinstance(value, Mapping) else value
+def completing(**defaults: Any) -> BeforeValidator:
+    """Settings of public training that are left out are the method's, not those of private training."""
+    usual = {"batch": 512, "optimiser": {"name": "adam"}, **defaults}
+    return BeforeValidator(lambda value: {**usual, **value} if isinstance(value, Mapping) else value)
 
 
-Digestion = Annotated[Training, BeforeValidator(_completed)]
+Digestion = Annotated[Training, completing()]
 """How public data is trained on: batches of 512 and Adam at 1e-3 unless said."""
 
 
