@@ -126,7 +126,7 @@ def figure_6(folders: list[Path]) -> Figure:
                 losses.setdefault(event["round"], []).append(event["values"][0])
         if losses:
             right.plot(list(losses), [float(np.mean(each)) for each in losses.values()], **line_of(index, len(losses)))
-    left.set(xlabel="round", ylabel="accuracy on the own domain (%)")
+    left.set(xlabel="round", ylabel="own-domain accuracy (%)")
     right.set(xlabel="round", ylabel="cross-entropy in training")
     figure.legend(loc="outside lower center", ncols=4)
     return figure

@@ -69,7 +69,7 @@ def _domains(run: Run) -> Iterator[dict[str, Any]]:
         if not clients or any((client, domain) not in cells for client in clients for domain in order):
             continue
         yield {
-            "title": f"Every client's model on every domain: {title}",
+            "title": f"Every model on every domain: {title}",
             "draw": "heatmap",
             "x": "tested on (%)",
             "y": "model of",
