@@ -149,7 +149,7 @@ def test_verify_goes_on_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sentence == f"{tmp_path / 'usps' / 'usps.bz2'} has a wrong checksum: run `coterie data fetch usps`"
     result = coterie("data", "verify", "--json", "--data", tmp_path)
     assert isinstance(result.exception, UserError)
-    assert [row["name"] for row in json.loads(result.stdout)] == ["digits"]
+    assert [row["name"] for row in json.loads(result.stdout)] == ["digits", "digit-styles"]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

@@ -28,7 +28,6 @@ SOURCES: Registry[Source] = Registry(
     Source,
     [
         Digits,
-        DigitStyles,
         Mnist,
         FashionMnist,
         Usps,
@@ -37,6 +36,7 @@ SOURCES: Registry[Source] = Registry(
         Svhn,
         MnistM,
         DigitDomains,
+        DigitStyles,
         Pacs,
         OfficeHome,
         Folder,
