@@ -29,7 +29,7 @@ from coterie.data.examples import Examples
 from coterie.errors import UserError
 from coterie.fit import CrossEntropy, Frozen, Imitation, Objective, Step, frozen
 from coterie.method import Exhibit, Federation, Reply, task, weighted_mean
-from coterie.methods.public import PublicMethod, mean_of
+from coterie.methods.public import PublicMethod, mean_logits
 from coterie.named import STRICT
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
@@ -193,8 +193,7 @@ class FCCL(PublicMethod):
     def _agreed(self, replies: Sequence[Reply], fed: Federation) -> dict[int, Record]:
         """The mean over who answered; where the own slot is the previous model's, each client gets the others' part of it."""
         if self.own_slot == "current":
-            mean = Record(consensus=mean_of([reply.record.tensors["logits"] for reply in replies]))
-            return dict.fromkeys(fed.cohort, mean)
+            return dict.fromkeys(fed.cohort, mean_logits(replies))
         said = {reply.client: reply.record.tensors["logits"].double() for reply in replies}
         total, kind = torch.stack(list(said.values())).sum(0), replies[0].record.tensors["logits"].dtype
         parties = {client: len(said) + (client not in said) for client in fed.cohort}

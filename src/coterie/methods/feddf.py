@@ -82,14 +82,15 @@ class FedDF(Method):
     def _distilled(self, fed: Federation, kind: int, student: Record, lesson: Tensor) -> Record:
         """A student after its lesson: the best on the validation pictures, or else the last."""
         site, carried, done = _at(fed, kind), EMPTY, 0
+        assert site.public is not None
         best, found, since = student, self._accuracy(site, student), 0
         training = Training(batch=self.batch, optimiser=Adam(lr=self.lr), clip=self.clip, epochs=1, state="kept")
         while done < self.steps and since < self.patience:
-            chosen = self._chosen(site, kind, done)
+            chosen = self._chosen(site, len(site.public), kind, done)
             fitted = fit(
                 site.model(),
                 student,
-                site.public.only(chosen),  # type: ignore[union-attr]
+                site.public.only(chosen),
                 Imitation("lesson"),
                 training,
                 seed=seed_of(site.seed, site.round, SERVER, "distil", kind, done),
@@ -103,10 +104,9 @@ class FedDF(Method):
                 best, found, since = student, accuracy, 0
         return best
 
-    def _chosen(self, site: Site, kind: int, done: int) -> Tensor:
+    def _chosen(self, site: Site, pictures: int, kind: int, done: int) -> Tensor:
         """The public pictures of the next pass: all of them, or so many at random as the steps that are left can take."""
-        assert site.public is not None
-        order = torch.randperm(len(site.public), generator=generator(site.seed, site.round, "distil", kind, done))
+        order = torch.randperm(pictures, generator=generator(site.seed, site.round, "distil", kind, done))
         return order[: (self.steps - done) * self.batch]
 
     def _rate_from(self, done: int) -> Callable[[int], float]:

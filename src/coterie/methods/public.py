@@ -26,7 +26,7 @@ from coterie.record import EMPTY, Record
 from coterie.seeds import generator, seed_of
 from coterie.site import Population, Site
 
-__all__ = ["Digestion", "PublicMethod", "completing", "mean_of"]
+__all__ = ["Digestion", "PublicMethod", "completing", "mean_logits", "mean_of"]
 
 
 def completing(**defaults: Any) -> BeforeValidator:
@@ -127,7 +127,7 @@ class PublicMethod(Method):
 
     def agree(self, replies: Sequence[Reply]) -> Record | Mapping[int, Record]:
         """What the server makes of the predictions of those who answered: for all, or for each client."""
-        return Record(consensus=mean_of([reply.record.tensors["logits"] for reply in replies]))
+        return mean_logits(replies)
 
     @task
     def learn(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
@@ -162,6 +162,16 @@ class PublicMethod(Method):
 
     def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
         return dict.fromkeys(self.offers, self.present(site, memory)) if memory else {}
+
+
+def mean_logits(replies: Sequence[Reply]) -> Record:
+    """The consensus that is the plain mean of what was said, over who answered.
+
+    >>> said = [Reply(client, Record(logits=torch.full((1, 2), float(client)))) for client in (0, 1)]
+    >>> mean_logits(said).tensors["consensus"].tolist()
+    [[0.5, 0.5]]
+    """
+    return Record(consensus=mean_of([reply.record.tensors["logits"] for reply in replies]))
 
 
 def mean_of(tensors: Sequence[Tensor]) -> Tensor:
