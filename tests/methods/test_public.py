@@ -258,6 +258,14 @@ def test_a_message_for_several_clients_is_encoded_once(tmp_path, monkeypatch) ->
     assert len(laid) == 2 + 1  # and the state, for evaluation
 
 
+def test_lockstep_encodes_what_all_receive_once(tmp_path, monkeypatch) -> None:
+    """Pretraining's message, one for each of the five exchanges about four batches, and the state: not one for each client."""
+    laid = []
+    monkeypatch.setattr(federation, "encode", lambda record: laid.append(record) or encode(record))
+    run(experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), rounds=1), tmp_path / "run", engine=Inline())
+    assert len(laid) == 1 + 5 + 1
+
+
 def test_a_reply_of_another_architecture_is_turned_away(tmp_path, monkeypatch) -> None:
     """Each client's reply is compared with what that client was sent."""
     models = [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [6]}]

@@ -184,16 +184,17 @@ class FCCL(PublicMethod):
         batches = lockstep_batches(self, fed.server, about)
         last: list[Reply] = []
         for at in range(len(batches) + 1):
-            agreed = self._agreed(last, fed) if at else dict.fromkeys(fed.cohort, EMPTY)
+            agreed = self._agreed(last, fed) if at else EMPTY
             like = Record(logits=self.like(fed).tensors["logits"][: len(batches[at])]) if at < len(batches) else self.handed_in(fed)
             where = about | Record(at=at)
-            last = list(fed.ask("exchange", {client: each | where for client, each in agreed.items()}, like=like))
+            message = agreed | where if isinstance(agreed, Record) else {client: each | where for client, each in agreed.items()}
+            last = list(fed.ask("exchange", message, like=like))
         return last
 
-    def _agreed(self, replies: Sequence[Reply], fed: Federation) -> dict[int, Record]:
+    def _agreed(self, replies: Sequence[Reply], fed: Federation) -> Record | dict[int, Record]:
         """The mean over who answered; where the own slot is the previous model's, each client gets the others' part of it."""
         if self.own_slot == "current":
-            return dict.fromkeys(fed.cohort, mean_logits(replies))
+            return mean_logits(replies)
         said = {reply.client: reply.record.tensors["logits"].double() for reply in replies}
         total, kind = torch.stack(list(said.values())).sum(0), replies[0].record.tensors["logits"].dtype
         parties = {client: len(said) + (client not in said) for client in fed.cohort}
