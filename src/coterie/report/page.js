@@ -231,7 +231,7 @@
       const axis = { title: { text: AXES[S.x] }, type: S.scale, ...(S.x === "bytes" ? { tickformat: "~s", ticksuffix: "B" } : {}) };
       if (S.scale === "linear") axis.rangemode = "tozero";
       if (S.scale === "log") axis.dtick = 1;
-      return { data: [...bands, ...lines], layout: { xaxis: axis, yaxis: { title: { text: `${D.metrics[S.metric] || S.metric}, ${S.protocol}` }, ...(isShare(S.metric) ? { tickformat: ".0%" } : {}) } } };
+      return { data: [...bands, ...lines], layout: { xaxis: axis, yaxis: { title: { text: `${D.metrics[S.metric] || S.metric}, ${S.protocol}` }, ...(isShare(S.metric) ? { tickformat: ".1~%" } : {}) } } };
     };
     const several = D.arms.some((arm) => arm.seeds.length > 1);
     const note = () => [several && S.spread === "band" ? "Lines are means over seeds; bands reach from the lowest to the highest seed." : "",
@@ -299,7 +299,7 @@
           marker: { color: colour(i), size: 5, opacity: 0.65, symbol: SYMBOLS[i % 8] }, line: { color: colour(i), width: 1.6 }, fillcolor: faint(colour(i), 0.13),
           text: dots.map((d) => `seed ${d[1]}, client ${d[2]}`), hoveron: "points", hovertemplate: `<b>${D.arms[i].label}</b><br>%{text}<br>%{x:.2%}<extra></extra>` };
       });
-      return { data, layout: { ...lying(list, `accuracy, ${under}`, { tickformat: ".0%", rangemode: "normal" }), height: 90 + Math.max(2, list.length) * 78, saveLegend: false } };
+      return { data, layout: { ...lying(list, `accuracy, ${under}`, { tickformat: ".1~%", rangemode: "normal" }), height: 90 + Math.max(2, list.length) * 78, saveLegend: false } };
     };
     const redraw = () => { chart.redraw(); summary.redraw(); worst.redraw(); };
     const chart = chartPanel("chart-clients", "Accuracy client by client", make, {
@@ -367,7 +367,7 @@
       const epochs = (i) => D.newcomers.curves[i].mean.map((_, k) => k);
       const data = [...list.flatMap((i) => bandOf(i, epochs(i), D.newcomers.curves[i].low, D.newcomers.curves[i].high)),
         ...list.map((i) => lineOf(i, epochs(i), D.newcomers.curves[i].mean, { hovertemplate: `<b>${D.arms[i].label}</b><br>epoch %{x}: %{y:.2%}<extra></extra>` }))];
-      return { data, layout: { xaxis: { title: { text: "epochs of own training" } }, yaxis: { title: { text: "accuracy of newcomers" }, tickformat: ".0%" } } };
+      return { data, layout: { xaxis: { title: { text: "epochs of own training" } }, yaxis: { title: { text: "accuracy of newcomers" }, tickformat: ".1~%" } } };
     };
     const chart = chartPanel("chart-newcomers", "Accuracy of newcomers", make, { legend: legendOf(() => figures.forEach((each) => each()), (i) => D.newcomers.curves[i]), note: () => "Lines are means over newcomers and seeds; bands reach from the lowest to the highest." });
     section.append(chart.node, tablePanel("table-newcomers", "Newcomers one by one", () => D.newcomers.table, true).node);
