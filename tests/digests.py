@@ -1,0 +1,89 @@
+"""The final bits of every method on a small experiment, written down once: `python -m tests.digests` shows them, `--write` keeps them.
+
+Bits depend on the processor (how wide its vectors are, which kernels torch picks), so `digests.json` says on which one they were made;
+`test_digests.py` compares only there. An entry that changes must change on purpose, and `CHANGELOG.md` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import coterie
+
+KEPT = Path(__file__).with_name("digests.json")
+CNN = {"name": "cnn", "channels": [3, 5], "hidden": [12]}
+BASE: dict[str, Any] = {
+    "name": "digests",
+    "rounds": 3,
+    "cohort": 3,
+    "data": {"source": "digits", "train": 300, "test": 100},
+    "partition": {"name": "dirichlet", "clients": 5, "alpha": 1.0, "minimum": 10},
+    "model": {"name": "mlp", "hidden": [16]},
+    "training": {"epochs": 2, "batch": 16, "optimiser": {"name": "sgd", "lr": 0.1, "momentum": 0.5}},
+    "engine": {"name": "inline"},
+}
+PUBLIC: dict[str, Any] = {"data": {**BASE["data"], "public": {"source": "digits", "samples": 60}}}
+MIXED: dict[str, Any] = {**PUBLIC, "model": [{"name": "mlp", "hidden": [16]}, {"name": "mlp", "hidden": [8]}]}
+KEEPING: dict[str, Any] = {"training": {**BASE["training"], "state": "kept"}}
+
+
+def _method(name: str, **settings: Any) -> dict[str, Any]:
+    return {"method": {"name": name, **settings}}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg": _method("fedavg"),
+    "fedavg kept": {**_method("fedavg"), **KEEPING},
+    "fedprox": _method("fedprox", mu=0.1),
+    "fedmmd": _method("fedmmd", lam=0.5),
+    "two-stream-l2": _method("two-stream-l2"),
+    "fedfusion conv": {**_method("fedfusion"), "model": CNN},
+    "fedfusion multi": {**_method("fedfusion", operator="multi"), "model": CNN},
+    "fedfusion single": {**_method("fedfusion", operator="single"), "model": CNN},
+    "fedfusion personal": {**_method("fedfusion", personal=True), "model": CNN},
+    "fml": {**_method("fml", meme={"name": "mlp", "hidden": [8]}, alpha=[[1, 0.9], [2, 0.5]]), "model": MIXED["model"]},
+    "split-metadata": {**_method("split-metadata", budget=3, server={"epochs": 3}), "model": CNN},
+    "fccl": {**_method("fccl", pretraining=2), **MIXED},
+    "fccl lockstep": {**_method("fccl", pretraining=2, mode="lockstep", public={"batch": 30}), **MIXED},
+    "fccl average": {**_method("fccl", pretraining=2, average="samples"), **PUBLIC},
+    "fedmd": {**_method("fedmd", pretraining=2), **MIXED},
+    "feddf": {**_method("feddf", steps=5), **MIXED},
+    "feddf-client": {**_method("feddf-client", pretraining=2), **MIXED},
+    "rcfl-public": {**_method("rcfl-public", pretraining=2), **MIXED},
+    "fedmatch-public": {**_method("fedmatch-public", pretraining=2), **MIXED},
+    "local": {**_method("local", pretraining=1), "model": MIXED["model"]},
+    "centralised": _method("centralised"),
+    "centralised kept": {**_method("centralised"), **KEEPING},
+}
+
+
+def processor() -> str:
+    """What bits depend on besides the code: torch's version and the kernels that this processor gets."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return f"torch {torch.__version__.partition('+')[0]}, {torch.backends.cpu.get_cpu_capability()}, {model}"
+
+
+def digest_of(case: str) -> dict[str, str]:
+    """The server's final state, and that with every client's memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = coterie.run(coterie.Experiment.parse({**BASE, **CASES[case]}), Path(folder) / "run")
+        return {"state": result.state.digest()[:16], "everything": result.summary["digest"][:16]}
+
+
+def main() -> None:
+    found = {"processor": processor(), "digests": {case: digest_of(case) for case in CASES}}
+    text = json.dumps(found, indent=1) + "\n"
+    if "--write" in sys.argv:
+        KEPT.write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
