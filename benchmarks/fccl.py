@@ -2,7 +2,7 @@
 
     python benchmarks/fccl.py [--data FOLDER] [--repeats 5]
 
-Four digit domains, four slim networks, 1,000 public pictures, on one thread. The whole is a real round through `coterie.rounds.run`
+Four digit domains, four slim networks, 1,000 public pictures, on one thread. The whole is a real round through `coterie.running.rounds.run`
 on the inline engine: messages encoded, decoded and booked, memories of three models written, replies admitted, a checkpoint.
 The parts are bare torch loops over the same pictures: the public forward pass, public training with the cross-correlation loss, and
 private training with both teachers, whose outputs are computed once. Rounds and parts take turns; what is printed are ratios of
@@ -24,10 +24,10 @@ from torch.nn import functional as F
 
 from coterie.data.examples import Examples
 from coterie.engines import Inline
-from coterie.experiment import Experiment
 from coterie.ledger import Event
 from coterie.methods.fccl import correlation
-from coterie.rounds import run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 from coterie.site import Bench, Site
 
 EVALUATED = 64

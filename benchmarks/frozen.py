@@ -17,10 +17,11 @@ from statistics import median
 
 import torch
 
-from coterie.experiment import Experiment
 from coterie.methods import FedAvg, FedFusion, FedMMD, TwoStreamL2
+from coterie.population import Population
 from coterie.record import EMPTY, Record
-from coterie.site import SERVER, Bench, Population
+from coterie.running.experiment import Experiment
+from coterie.site import SERVER, Bench
 
 METHODS: dict[str, FedAvg] = {
     "fedavg": FedAvg(),

@@ -21,9 +21,10 @@ import torch
 from torch.nn import functional as F
 
 from coterie import Experiment, run
-from coterie.federation import draw_cohort
 from coterie.ledger import Event
-from coterie.site import SERVER, Bench, Population
+from coterie.population import Population
+from coterie.running.federation import draw_cohort
+from coterie.site import SERVER, Bench
 
 
 def bare_loop(population: Population, cohort: tuple[int, ...]) -> float:

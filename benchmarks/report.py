@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.report import gather, write_page
+from coterie.results.report import gather, write_page
 
 EXPERIMENT = {"name": "large", "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5, 0.9]}, "data": {"source": [{"name": "mnist"}]}}
 

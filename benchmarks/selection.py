@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.experiment import Experiment
+from coterie.data.selection import KMeansSelection, Random, Selection
 from coterie.methods import SplitMetadata
 from coterie.methods.split_metadata import BATCH
 from coterie.record import Record
-from coterie.selection import KMeansSelection, Random, Selection
+from coterie.running.experiment import Experiment
 from coterie.site import Bench, Site
 
 T = TypeVar("T")

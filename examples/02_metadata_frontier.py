@@ -27,13 +27,14 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from coterie import Experiment, Record, resume, run
 from coterie.data.maps import Maps
+from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.methods.split_metadata import MetaTraining, Upper
-from coterie.optim import Sgd
-from coterie.report.style import BYTES, PER_CENT, blank, colour, save, styled
-from coterie.selection import SELECTIONS
-from coterie.site import SERVER, Bench, Population
-from coterie.tables import amount
+from coterie.population import Population
+from coterie.results.report.style import BYTES, PER_CENT, blank, colour, save, styled
+from coterie.results.tables import amount
+from coterie.site import SERVER, Bench
+from coterie.training.optimisers import Sgd
 
 LEVELS = ("G1", "G2", "G3")
 MARKERS = dict(zip(SELECTIONS, "oXs^vDP", strict=True))

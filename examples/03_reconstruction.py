@@ -24,11 +24,13 @@ from torch.nn import functional as F
 
 from coterie import Experiment, Objective, Record, Training, resume, run
 from coterie.data.maps import Maps, pack
-from coterie.fit import Step, fit, frozen, outputs_of, snapshot
 from coterie.methods import SplitMetadata
-from coterie.optim import Adam
+from coterie.population import Population
 from coterie.seeds import scoped
-from coterie.site import SERVER, Bench, Population
+from coterie.site import SERVER, Bench
+from coterie.training.loop import fit, frozen, outputs_of, snapshot
+from coterie.training.objectives import Step
+from coterie.training.optimisers import Adam
 
 LEVELS = ("G1", "G2", "G3")
 

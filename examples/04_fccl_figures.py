@@ -22,14 +22,14 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 
-from coterie.engines.base import memory_file
-from coterie.fit import frozen, outputs_of
+from coterie.engines.worker import memory_file
 from coterie.ledger import events
 from coterie.models import staged
 from coterie.record import Record, read
-from coterie.report.style import colour, line_of, styled
-from coterie.rounds import started
+from coterie.results.report.style import colour, line_of, styled
+from coterie.running.rounds import started
 from coterie.site import Bench, Site
+from coterie.training.loop import frozen, outputs_of
 
 Array = NDArray[np.float64]
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")

@@ -8,13 +8,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from coterie.admission import Admission, QuorumError, objection
 from coterie.engines import Inline
 from coterie.ledger import events
 from coterie.method import task
 from coterie.methods import FedAvg
 from coterie.record import Record
-from coterie.rounds import resume, run
+from coterie.running.admission import Admission, QuorumError, objection
+from coterie.running.rounds import resume, run
 from coterie.testing import small_experiment
 
 SENT = Record(model={"w": torch.zeros(2), "n": torch.tensor(3)})

@@ -76,13 +76,13 @@ def test_there_is_one_training_loop() -> None:
     "module",
     [
         "coterie.ledger",
-        "coterie.summary",
-        "coterie.tables",
-        "coterie.progress",
-        "coterie.contrast",
-        "coterie.track",
-        "coterie.watch",
-        "coterie.report",
+        "coterie.results.summary",
+        "coterie.results.tables",
+        "coterie.cli.progress",
+        "coterie.results.statistics",
+        "coterie.cli.trackers",
+        "coterie.cli.watch",
+        "coterie.results.report",
     ],
 )
 def test_what_reads_ledgers_does_not_need_torch(module) -> None:

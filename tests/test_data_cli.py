@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from coterie.cli import app, main
+from coterie.cli.main import app, main
 from coterie.data.fetch import listing
 from coterie.data.sources import SOURCES, File
 from coterie.data.sources.usps import Usps

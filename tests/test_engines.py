@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from coterie.engines import Inline, Processes, TaskError
-from coterie.engines.base import Memories, memory_file
+from coterie.engines.worker import Memories, memory_file
 from coterie.errors import RunError
 from coterie.method import task
 from coterie.methods import FedAvg, FedProx, Local
 from coterie.record import EMPTY, Record
-from coterie.rounds import run
+from coterie.running.rounds import run
 from coterie.testing import small_experiment
 
 

@@ -10,13 +10,13 @@ from types import ModuleType
 import pytest
 import torch
 
-from coterie.experiment import Experiment
-from coterie.fit import Step
+from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.record import Record
-from coterie.rounds import run
-from coterie.selection import SELECTIONS
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 from coterie.site import SERVER, Bench
+from coterie.training.objectives import Step
 
 FOLDER = Path(__file__).parents[1] / "examples"
 

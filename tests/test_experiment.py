@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coterie.errors import UserError
-from coterie.experiment import Experiment
 from coterie.methods import FedAvg, FedProx
+from coterie.running.experiment import Experiment
 from coterie.testing import small_experiment
 
 GOOD = {

@@ -11,8 +11,8 @@ import pytest
 from coterie.data.sources import SOURCES
 from coterie.data.sources.domains import DigitDomains
 from coterie.data.sources.usps import Usps
-from coterie.experiment import Experiment, embedded
-from coterie.rounds import run
+from coterie.running.experiment import Experiment, embedded
+from coterie.running.rounds import run
 
 NAMES = sorted(embedded())
 ROOT = Path(__file__).resolve().parents[1]

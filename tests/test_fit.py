@@ -10,14 +10,17 @@ from torch.nn import functional as F
 
 from coterie.data.examples import Examples, crop_and_flip
 from coterie.data.pool import Pool
-from coterie.fit import CrossEntropy, Proximal, Step, Training, batches_of, fit, frozen, score, snapshot
 from coterie.methods import FedAvg
 from coterie.models import Staged
-from coterie.optim import Adam, AdamW, Exponential, Sgd, Steps
 from coterie.record import Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.site import Bench
 from coterie.testing import small_experiment
+from coterie.training.loop import batches_of, fit, frozen, snapshot
+from coterie.training.objectives import CrossEntropy, Proximal, Step
+from coterie.training.optimisers import Adam, AdamW, Exponential, Sgd, Steps
+from coterie.training.score import score
+from coterie.training.settings import Training
 
 
 def data(n: int = 23, seed: int = 0, dtype: torch.dtype = torch.float64) -> Examples:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie.engines import Processes
-from coterie.engines.base import MEASURE, Job, Stage
-from coterie.experiment import Experiment
+from coterie.engines.engine import MEASURE, Job, Stage
 from coterie.record import Record, write
+from coterie.running.experiment import Experiment
 from coterie.site import SERVER, Bench
 
 PICTURES = "pool.x.npy"

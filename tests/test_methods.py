@@ -7,7 +7,6 @@ import torch
 
 from coterie.engines import Inline
 from coterie.errors import UserError
-from coterie.experiment import Experiment
 from coterie.ledger import events
 from coterie.method import Reply, weighted_mean
 from coterie.methods import (
@@ -29,7 +28,8 @@ from coterie.methods import (
     TwoStreamL2,
 )
 from coterie.record import Record
-from coterie.rounds import run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 from coterie.site import SERVER, Bench
 from coterie.testing import check_method, small_experiment
 

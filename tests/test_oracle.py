@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.experiment import Experiment
-from coterie.federation import draw_cohort
-from coterie.rounds import run
+from coterie.running.experiment import Experiment
+from coterie.running.federation import draw_cohort
+from coterie.running.rounds import run
 from coterie.seeds import generator, seed_of
 from coterie.site import SERVER, Bench
 

@@ -11,7 +11,7 @@ import pytest
 from coterie import cli
 from coterie.data.partitions import IID
 from coterie.models import CNN
-from coterie.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes
+from coterie.studies.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes
 
 RECIPE = """
 title = "Digits"
@@ -75,7 +75,7 @@ untestable = "we have no phones"
 @pytest.fixture
 def call(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.rounds._own_code", lambda: "fixed")  # sources may be edited while tests run
+    monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "fixed")  # sources may be edited while tests run
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["coterie", "reproduce", *words])

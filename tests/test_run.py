@@ -18,13 +18,14 @@ import torch
 
 from coterie.engines import Inline, Processes
 from coterie.errors import UserError
-from coterie.experiment import Experiment, Newcomers
 from coterie.ledger import Ledger, events
 from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
-from coterie.rounds import Interrupted, code_digest, new_folder, resume, run
-from coterie.summary import summarise
+from coterie.results.summary import summarise
+from coterie.running.experiment import Experiment, Newcomers
+from coterie.running.provenance import code_digest
+from coterie.running.rounds import Interrupted, new_folder, resume, run
 from coterie.testing import small_experiment
 
 
@@ -104,7 +105,7 @@ def test_rounds_are_accounted_for(tmp_path) -> None:
 def kill_and_resume(plan: Experiment, folder: Path, delay: float) -> int:
     """Run in a process that is killed after `delay` seconds; then resume it; how many rounds it had finished."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes", "coterie.rounds"])
+    context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes", "coterie.running.rounds"])
     process = context.Process(target=run, args=(plan, folder))
     process.start()
     while not (folder / "ledger.jsonl").exists() and process.is_alive():

@@ -15,20 +15,9 @@ from hypothesis.extra.numpy import arrays
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from coterie.data.selection import SELECTIONS, Entropy, FacilityLocation, Full, Herding, KCentre, KMeansSelection, Random, Selection, sketch
 from coterie.errors import UserError
 from coterie.seeds import seed_of
-from coterie.selection import (
-    SELECTIONS,
-    Entropy,
-    FacilityLocation,
-    Full,
-    Herding,
-    KCentre,
-    KMeansSelection,
-    Random,
-    Selection,
-    sketch,
-)
 
 ALL = [
     KMeansSelection(restarts=1),
@@ -216,7 +205,7 @@ def test_entropy_and_gradient_of_given_logits() -> None:
 
 THREADS = """
 import numpy as np
-from coterie.selection import SELECTIONS
+from coterie.data.selection import SELECTIONS
 
 rng = np.random.default_rng(0)
 features = (rng.normal(size=(700, 400)) * 0.99 ** np.arange(400)).astype(np.float32)

@@ -14,14 +14,15 @@ from coterie.data.partitions.slices import everything
 from coterie.data.pool import Deal, Pool, Ragged
 from coterie.engines import Inline
 from coterie.errors import UserError
-from coterie.experiment import Experiment
 from coterie.ledger import events
 from coterie.methods import FedAvg, Local
-from coterie.named import STRICT
+from coterie.population import Population
 from coterie.record import read
-from coterie.rounds import run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 from coterie.seeds import seed_of
-from coterie.site import SERVER, Bench, Population
+from coterie.settings import STRICT
+from coterie.site import SERVER, Bench
 from coterie.testing import small_experiment
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie import cli
+from coterie.cli.trackers import tracking
 from coterie.errors import UserError
 from coterie.ledger import events
-from coterie.track import tracking
 
 WORDS = ("digits-two-class", "--set", "rounds=2", "--set", "engine.name=inline", "--quiet")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coterie.cli.watch import Tail, View, watch
 from coterie.errors import UserError
 from coterie.methods import FedAvg
-from coterie.rounds import run
+from coterie.running.rounds import run
 from coterie.testing import small_experiment
-from coterie.watch import Tail, View, watch
 
 
 def screen() -> Console:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.errors import CoterieError, RunError, UserError
-    from coterie.experiment import Experiment
-    from coterie.fit import CrossEntropy, Objective, Proximal, Training
     from coterie.method import Federation, Method, Reply, task, weighted_mean
     from coterie.record import Record
-    from coterie.rounds import Result, resume, run
+    from coterie.running.experiment import Experiment
+    from coterie.running.rounds import Result, resume, run
     from coterie.site import Site
+    from coterie.training.objectives import CrossEntropy, Objective, Proximal
+    from coterie.training.settings import Training
 
 _HOMES = {
     "errors": ("CoterieError", "RunError", "UserError"),

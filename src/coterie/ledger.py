@@ -20,7 +20,7 @@ __all__ = ["Event", "Ledger", "Listener", "events"]
 
 Event: TypeAlias = dict[str, Any]
 Listener: TypeAlias = Callable[[Event], None]
-"""A callback: it is given every event as it is written. `coterie.track` opens with an example of a user's own."""
+"""A callback: it is given every event as it is written. `coterie.cli.trackers` opens with an example of a user's own."""
 
 
 class Ledger:

@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 
 from coterie.errors import UserError, nearest
-from coterie.fit import CrossEntropy, Fitted, Training
 from coterie.models import Architecture
-from coterie.named import Spec
+from coterie.population import Population
 from coterie.record import EMPTY, Record
-from coterie.site import Population, Site
+from coterie.settings import Spec
+from coterie.site import Site
+from coterie.training.loop import Fitted
+from coterie.training.objectives import CrossEntropy
+from coterie.training.settings import Training
 
 __all__ = ["Exhibit", "Federation", "Method", "Reply", "Task", "Weighting", "find_task", "task", "tasks_of", "weighted_mean"]
 
@@ -136,7 +139,7 @@ class Method(Spec):
     ...     def models(self, state, memory, site):
     ...         return {}
     >>> from coterie.engines import Inline
-    >>> from coterie.rounds import run
+    >>> from coterie.running.rounds import run
     >>> from coterie.testing import small_experiment
     >>> import tempfile
     >>> everybody = small_experiment(Census(), rounds=1, cohort=1.0)

@@ -14,12 +14,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from coterie.fit import Frozen, Objective, Proximal, Step, frozen
 from coterie.models import staged
 from coterie.models.fused import FusedNet
-from coterie.named import STRICT, Registry, Spec
 from coterie.record import Record
+from coterie.settings import STRICT, Registry, Spec
 from coterie.site import Site
+from coterie.training.loop import Frozen, frozen
+from coterie.training.objectives import Objective, Proximal, Step
 
 __all__ = ["MMD", "TERMS", "WIDTHS", "L2Term", "MMDTerm", "ProximalTerm", "SquaredDistance", "Term", "Terms", "mmd2"]
 

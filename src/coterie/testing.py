@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from coterie.engines import Engine, Inline, Job, Outcome, Processes, TaskError
-from coterie.engines.base import Performer
+from coterie.engines.worker import Performer
 from coterie.errors import CoterieError
-from coterie.experiment import Experiment
 from coterie.ledger import Event, Listener
 from coterie.method import Method
 from coterie.record import Record
-from coterie.rounds import Interrupted, Result, resume, run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import Interrupted, Result, resume, run
 from coterie.site import Site
 
 __all__ = ["ConformanceError", "check_method", "small_experiment"]

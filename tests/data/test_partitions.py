@@ -12,19 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.partitions import (
-    IID,
-    PARTITIONS,
-    Classes,
-    Dirichlet,
-    Domains,
-    Groups,
-    Natural,
-    Partition,
-    Permuted,
-    Quantity,
-    Shards,
-)
+from coterie.data.partitions import IID, PARTITIONS, Classes, Dirichlet, Domains, Groups, Natural, Partition, Permuted, Quantity, Shards
 from coterie.data.partitions.rows import apportion, even, level
 from coterie.data.pool import Deal, Pool, Ragged
 from coterie.errors import UserError

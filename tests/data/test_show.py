@@ -11,9 +11,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from coterie.data.drawing import count, draw, save
 from coterie.data.partitions import IID, Dirichlet, Domains, Partition, Quantity
 from coterie.data.pool import Pool
-from coterie.data.show import count, draw, save
 from coterie.errors import UserError
 
 
@@ -88,5 +88,5 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
 
 
 def test_pyplot_stays_out() -> None:
-    code = "import sys, coterie.data.show; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, coterie.data.drawing; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from coterie.data.place import data_folder
+from coterie.data.folder import data_folder
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
 from coterie.data.sources.cifar import Cifar10, Cifar100

@@ -27,18 +27,18 @@ from tests.methods.two_stream import (
 from torch import nn
 
 from coterie.errors import UserError
-from coterie.experiment import Experiment
-from coterie.fit import score
 from coterie.method import Federation, Reply
 from coterie.methods import FedAvg, FedFusion, FedProx
 from coterie.models import MODELS, CifarCNN
 from coterie.models.fused import Blend, ConvFusion, Fused
-from coterie.optim import Sgd
 from coterie.record import EMPTY, Record, read
+from coterie.running.experiment import Experiment
 from coterie.seeds import scoped
 from coterie.site import SERVER, Bench, Site
 from coterie.terms import L2Term, MMDTerm, ProximalTerm
 from coterie.testing import check_method
+from coterie.training.optimisers import Sgd
+from coterie.training.score import score
 
 OPERATORS = ("conv", "multi", "single")
 PLAIN = 4 * (3 * 26 + 5 * 76 + 12 * 21 + 10 * 13)

@@ -14,12 +14,12 @@ from tests.methods import oracle_two_stream as oracle
 from tests.methods.two_stream import Patches, assert_same, by_hand, cifar_experiment, passes, run_inline, traffic, whole_batches
 
 from coterie.errors import UserError
-from coterie.experiment import Experiment
-from coterie.fit import Step
 from coterie.methods import FedAvg, FedMMD, FedProx, TwoStreamL2
 from coterie.models import MLP
+from coterie.running.experiment import Experiment
 from coterie.terms import MMD, L2Term, MMDTerm, ProximalTerm, SquaredDistance, Term, mmd2
 from coterie.testing import check_method, small_experiment
+from coterie.training.objectives import Step
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 RULES = {"fixed": oracle.fixed_bandwidths, "mean": oracle.mean_bandwidths}

@@ -18,23 +18,23 @@ from tests.methods import oracle_mutual as oracle
 from torch import Tensor, nn
 
 from coterie.engines import Inline, Job, Outcome, Processes
-from coterie.engines.base import memory_file
+from coterie.engines.worker import memory_file
 from coterie.errors import UserError
-from coterie.experiment import Experiment
-from coterie.federation import draw_cohort
-from coterie.fit import Step
 from coterie.ledger import Event, events
 from coterie.method import Federation, Reply, weighted_mean
 from coterie.methods import FML, FedAvg, Local
 from coterie.methods.fml import Mutual, at_round
 from coterie.models import MLP, MODELS, Architecture, Staged
 from coterie.models.pair import PairNet
-from coterie.named import STRICT
 from coterie.record import EMPTY, Record, decode, read
-from coterie.rounds import Interrupted, Result, resume, run
+from coterie.running.experiment import Experiment
+from coterie.running.federation import draw_cohort
+from coterie.running.rounds import Interrupted, Result, resume, run
 from coterie.seeds import generator, seed_of
+from coterie.settings import STRICT
 from coterie.site import SERVER, Bench
 from coterie.testing import check_method, small_experiment
+from coterie.training.objectives import Step
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 """Payload bytes of the small experiment's network."""

@@ -17,20 +17,21 @@ from torch import nn
 
 from coterie import federation
 from coterie.engines import Inline, Processes
-from coterie.engines.base import Memories, memory_file
+from coterie.engines.worker import Memories, memory_file
 from coterie.errors import UserError
-from coterie.experiment import Experiment
-from coterie.fit import Step, Training, divergence
 from coterie.ledger import events
 from coterie.method import Reply, task
 from coterie.methods import FCCL, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
 from coterie.methods.fccl import CrossCorrelation, correlation, lockstep_batches
 from coterie.models.additive import added, apart
-from coterie.optim import Adam
 from coterie.record import Record, encode, read
-from coterie.rounds import resume, run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import resume, run
 from coterie.site import SERVER, Bench
 from coterie.testing import check_method, small_experiment
+from coterie.training.objectives import Step, divergence
+from coterie.training.optimisers import Adam
+from coterie.training.settings import Training
 
 PUBLIC = Training(epochs=1, batch=16, optimiser=Adam(lr=1e-3))
 SAMPLES, CLASSES = 64, 10

@@ -15,23 +15,24 @@ from pydantic.dataclasses import dataclass
 from tests.methods import oracle_public as oracle
 from torch import nn
 
-from coterie.admission import Admission
 from coterie.data.examples import crop_and_flip
 from coterie.engines import Inline, Job, Outcome, TaskError
-from coterie.experiment import Experiment
-from coterie.federation import draw_cohort
-from coterie.fit import Step, Training
 from coterie.method import Method, Reply
 from coterie.methods import FCCL, FedDF, FedDFClient, FedMatchPublic, FedMD, RCFLPublic
 from coterie.methods.fccl import CrossCorrelation
 from coterie.methods.fccl import correlation as pearson
 from coterie.models import MLP, Architecture, Staged
-from coterie.named import STRICT
-from coterie.optim import Adam, Optimiser, Sgd
 from coterie.record import Record, decode, read
-from coterie.rounds import run
+from coterie.running.admission import Admission
+from coterie.running.experiment import Experiment
+from coterie.running.federation import draw_cohort
+from coterie.running.rounds import run
 from coterie.seeds import generator, scoped, seed_of
+from coterie.settings import STRICT
 from coterie.site import SERVER, Bench, Site
+from coterie.training.objectives import Step
+from coterie.training.optimisers import Adam, Optimiser, Sgd
+from coterie.training.settings import Training
 
 # --- the oracle against itself: every gradient is its loss's slope ---
 

@@ -21,20 +21,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from coterie.data.maps import Maps, pack
+from coterie.data.selection import SELECTIONS, Entropy, Full, KCentre, KMeansSelection, Random
 from coterie.engines import Inline, Job, Outcome
 from coterie.errors import UserError
-from coterie.experiment import Experiment
-from coterie.fit import Step, score
 from coterie.ledger import Event
 from coterie.methods import FedAvg, SplitMetadata
 from coterie.methods.split_metadata import FewShot, MetaTraining, Upper, misfit, prototypes
 from coterie.models import MODELS, Architecture, Staged
-from coterie.optim import Sgd
 from coterie.record import Record, decode, encode
-from coterie.selection import SELECTIONS, Entropy, Full, KCentre, KMeansSelection, Random
+from coterie.running.experiment import Experiment
 from coterie.site import SERVER, Bench
 from coterie.terms import ProximalTerm
 from coterie.testing import check_method, small_experiment
+from coterie.training.objectives import Step
+from coterie.training.optimisers import Sgd
+from coterie.training.score import score
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 """Payload bytes of the small experiment's network, 64-16-10."""
@@ -368,7 +369,7 @@ def test_maps_stay_packed() -> None:
 
 PEAK = """
 import resource, sys, torch
-from coterie.experiment import Experiment
+from coterie.running.experiment import Experiment
 from coterie.methods import SplitMetadata
 from coterie.site import Bench
 

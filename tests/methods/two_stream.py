@@ -12,13 +12,13 @@ from tests.methods import oracle_two_stream as oracle
 from torch import Tensor, nn
 
 from coterie.engines import Inline, Job, Outcome
-from coterie.experiment import Experiment
 from coterie.ledger import Event
 from coterie.method import Method
 from coterie.models import Architecture, Staged
-from coterie.named import STRICT
 from coterie.record import Record, decode, read
-from coterie.rounds import Result, run
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import Result, run
+from coterie.settings import STRICT
 from coterie.site import SERVER, Bench
 from coterie.testing import small_experiment
 

@@ -17,8 +17,8 @@ import pytest
 from tests.report.ledgers import ROUNDS, accuracy, write_run
 
 from coterie.ledger import events
-from coterie.report import gather, write_page
-from coterie.summary import summarise
+from coterie.results.report import gather, write_page
+from coterie.results.summary import summarise
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the dev extra)")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coterie.engines import Inline
-from coterie.experiment import Experiment
 from coterie.ledger import events
-from coterie.report.exhibits import exhibits_of
-from coterie.report.gather import gather
-from coterie.report.reproduced import figure_of
-from coterie.rounds import run
+from coterie.results.report.exhibits import exhibits_of
+from coterie.results.report.gather import gather
+from coterie.results.report.reproduced import figure_of
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 
 STYLES = ["plain", "inverted", "turned", "noisy"]
 

@@ -6,7 +6,7 @@ import pytest
 from tests.report.ledgers import write_run
 
 from coterie.errors import UserError
-from coterie.report import gather
+from coterie.results.report import gather
 
 
 def test_a_comparison_is_found_below_its_folder(comparison_folder) -> None:

@@ -17,11 +17,11 @@ from tests.report.ledgers import ROUNDS, accuracy, write_run
 
 from coterie import cli
 from coterie.ledger import events
-from coterie.report import gather, render, write_figures
-from coterie.report.content import content
-from coterie.report.figures import _figures
-from coterie.report.style import styled
-from coterie.summary import summarise
+from coterie.results.report import gather, render, write_figures
+from coterie.results.report.content import content
+from coterie.results.report.figures import _figures
+from coterie.results.report.style import styled
+from coterie.results.summary import summarise
 
 SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 
@@ -119,9 +119,9 @@ def test_a_run_that_measured_nothing_still_has_a_page(tmp_path) -> None:
 
 
 def test_the_plotting_library_is_as_published() -> None:
-    data = resources.files("coterie.report").joinpath("plotly.min.js").read_bytes()
+    data = resources.files("coterie.results.report").joinpath("plotly.min.js").read_bytes()
     assert hashlib.sha256(data).hexdigest() == SHA256
-    assert "MIT" in resources.files("coterie.report").joinpath("plotly.LICENSE").read_text()
+    assert "MIT" in resources.files("coterie.results.report").joinpath("plotly.LICENSE").read_text()
 
 
 def test_figures_of_everything(comparison_folder) -> None:
@@ -134,7 +134,7 @@ def test_figures_of_everything(comparison_folder) -> None:
 
 def test_figures_in_three_formats_and_the_same_bytes_twice(comparison_folder, tmp_path, monkeypatch) -> None:
     made = _figures
-    monkeypatch.setattr("coterie.report.figures._figures", lambda found: islice(made(found), 1))
+    monkeypatch.setattr("coterie.results.report.figures._figures", lambda found: islice(made(found), 1))
     found = gather([comparison_folder / "fedavg-s0"])
     paths, again = write_figures(found, tmp_path / "one"), write_figures(found, tmp_path / "two")
     assert [path.name for path in paths] == [f"accuracy-global-by-rounds.{form}" for form in ("pdf", "svg", "png")]

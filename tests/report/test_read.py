@@ -10,12 +10,12 @@ from benchmarks.report import write_ledger
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coterie.experiment import Experiment
 from coterie.ledger import Ledger, events
-from coterie.report import gather, read_run, write_page
-from coterie.report.read import Amount, Run
-from coterie.rounds import run
-from coterie.summary import summarise
+from coterie.results.report import gather, read_run, write_page
+from coterie.results.report.read import Amount, Run
+from coterie.results.summary import summarise
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
 
 
 def slowly(folder: Path) -> tuple[dict, dict, dict]:
@@ -82,7 +82,7 @@ def test_names_that_look_like_json_are_read_right(tmp_path) -> None:
 
 
 def test_every_message_of_another_size(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coterie.report.read.FORGET", 10)
+    monkeypatch.setattr("coterie.results.report.read.FORGET", 10)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
         for number in range(100):
             sizes = {"payload_bytes": number // 2, "framed_bytes": number}

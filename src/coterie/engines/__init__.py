@@ -1,6 +1,6 @@
 """Engines: ways to deliver an ask to clients. They never import a method, and no method imports them."""
 
-from coterie.engines.base import Engine, Job, Outcome, Stage, TaskError
+from coterie.engines.engine import Engine, Job, Outcome, Stage, TaskError
 from coterie.engines.inline import Inline
 from coterie.engines.processes import Processes
 

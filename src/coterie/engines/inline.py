@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage
+from coterie.engines.engine import Engine, Job, Outcome, Stage
+from coterie.engines.worker import Memories, Performer
 
 __all__ = ["Inline"]
 

@@ -24,11 +24,13 @@ from pathlib import Path
 
 import torch
 
-from coterie.engines.base import Engine, Job, Memories, Outcome, Performer, Stage, TaskError, cores
+from coterie.engines.engine import Engine, Job, Outcome, Stage, TaskError, cores
+from coterie.engines.worker import Memories, Performer
 from coterie.errors import RunError
-from coterie.fit import Scores
 from coterie.method import Method
-from coterie.site import Observation, Plan, Population
+from coterie.population import Plan, Population
+from coterie.site import Observation
+from coterie.training.score import Scores
 
 __all__ = ["Processes"]
 

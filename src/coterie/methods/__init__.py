@@ -14,7 +14,7 @@ from coterie.methods.fml import FML
 from coterie.methods.local import Local
 from coterie.methods.rcfl import RCFLPublic
 from coterie.methods.split_metadata import SplitMetadata
-from coterie.named import Registry
+from coterie.settings import Registry
 
 __all__ = [
     "FCCL",

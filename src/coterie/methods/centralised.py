@@ -11,11 +11,12 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from coterie.errors import UserError
-from coterie.fit import CrossEntropy
 from coterie.method import Federation, Method
-from coterie.named import STRICT
+from coterie.population import Population
 from coterie.record import Record
-from coterie.site import SERVER, Population, Site
+from coterie.settings import STRICT
+from coterie.site import SERVER, Site
+from coterie.training.objectives import CrossEntropy
 
 __all__ = ["Centralised"]
 

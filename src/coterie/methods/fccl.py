@@ -27,13 +27,15 @@ from torch import Tensor
 
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.fit import CrossEntropy, Frozen, Imitation, Objective, Step, frozen
 from coterie.method import Exhibit, Federation, Reply, task, weighted_mean
 from coterie.methods.public import PublicMethod, mean_logits
-from coterie.named import STRICT
+from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
-from coterie.site import Population, Site
+from coterie.settings import STRICT
+from coterie.site import Site
+from coterie.training.loop import Frozen, frozen
+from coterie.training.objectives import CrossEntropy, Imitation, Objective, Step
 
 __all__ = ["FCCL", "CrossCorrelation", "correlation", "lockstep_batches"]
 

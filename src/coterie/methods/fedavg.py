@@ -12,12 +12,13 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from coterie.fit import CrossEntropy, Fitted, Frozen, Objective
 from coterie.method import Exhibit, Federation, Method, Weighting, task, weighted_mean
-from coterie.named import STRICT
 from coterie.record import Record
+from coterie.settings import STRICT
 from coterie.site import SERVER, Site
 from coterie.terms import Terms
+from coterie.training.loop import Fitted, Frozen
+from coterie.training.objectives import CrossEntropy, Objective
 
 __all__ = ["FedAvg"]
 

@@ -19,14 +19,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from coterie.fit import CrossEntropy, Imitation, Objective, Training, fit
 from coterie.method import Federation, Method, Reply, Weighting, task, weighted_mean
 from coterie.methods.public import PublicMethod, mean_of
-from coterie.named import STRICT
-from coterie.optim import Adam, Cosine
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, seed_of
+from coterie.settings import STRICT
 from coterie.site import SERVER, Site
+from coterie.training.loop import fit
+from coterie.training.objectives import CrossEntropy, Imitation, Objective
+from coterie.training.optimisers import Adam, Cosine
+from coterie.training.settings import Training
 
 __all__ = ["FedDF", "FedDFClient"]
 

@@ -19,14 +19,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from coterie.fit import Fitted, Frozen, Step, Training, frozen
 from coterie.method import Exhibit, Federation, task, weighted_mean
 from coterie.methods.fedavg import FedAvg
 from coterie.models import Architecture
 from coterie.models.fused import Fused, FusedNet, Operator, Start
-from coterie.named import STRICT
 from coterie.record import Record
+from coterie.settings import STRICT
 from coterie.site import SERVER, Site
+from coterie.training.loop import Fitted, Frozen, frozen
+from coterie.training.objectives import Step
+from coterie.training.settings import Training
 
 __all__ = ["FedFusion"]
 

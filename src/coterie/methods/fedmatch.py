@@ -19,14 +19,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.examples import crop_and_flip
-from coterie.fit import CrossEntropy, Objective, Step, Training
 from coterie.method import Reply, task
 from coterie.methods.public import PublicMethod, completing
 from coterie.models.additive import Additive, AdditiveNet, added, apart
-from coterie.named import STRICT
-from coterie.optim import Adam
 from coterie.record import EMPTY, Record
+from coterie.settings import STRICT
 from coterie.site import Site
+from coterie.training.objectives import CrossEntropy, Objective, Step
+from coterie.training.optimisers import Adam
+from coterie.training.settings import Training
 
 __all__ = ["FedMatchPublic", "Unlabelled"]
 

@@ -14,9 +14,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.fit import Objective, Step
 from coterie.methods.public import PublicMethod
-from coterie.named import STRICT
+from coterie.settings import STRICT
+from coterie.training.objectives import Objective, Step
 
 __all__ = ["Digest", "FedMD"]
 

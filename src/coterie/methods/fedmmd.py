@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.methods.fedavg import FedAvg
-from coterie.named import STRICT
+from coterie.settings import STRICT
 from coterie.terms import L2Term, MMDTerm, Output, Terms
 
 __all__ = ["FedMMD", "TwoStreamL2"]

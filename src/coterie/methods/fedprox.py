@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.methods.fedavg import FedAvg
-from coterie.named import STRICT
+from coterie.settings import STRICT
 from coterie.terms import ProximalTerm, Terms
 
 __all__ = ["FedProx"]

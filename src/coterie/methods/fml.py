@@ -25,14 +25,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.errors import UserError
-from coterie.fit import Fitted, Objective, Step, Training, divergence
 from coterie.method import Exhibit, Federation, Method, task, weighted_mean
 from coterie.methods.local import pretrained
 from coterie.models import MODELS, Architecture
 from coterie.models.pair import Pair, PairNet
-from coterie.named import STRICT
+from coterie.population import Population
 from coterie.record import EMPTY, Record
-from coterie.site import SERVER, Population, Site
+from coterie.settings import STRICT
+from coterie.site import SERVER, Site
+from coterie.training.loop import Fitted
+from coterie.training.objectives import Objective, Step, divergence
+from coterie.training.settings import Training
 
 __all__ = ["FML", "Mutual", "at_round"]
 

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coterie.fit import CrossEntropy
 from coterie.method import Federation, Method, task
-from coterie.named import STRICT
 from coterie.record import EMPTY, Record
+from coterie.settings import STRICT
 from coterie.site import Site
+from coterie.training.objectives import CrossEntropy
 
 __all__ = ["Local", "pretrained"]
 

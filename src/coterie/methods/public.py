@@ -17,14 +17,17 @@ from torch import Tensor
 
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.fit import CrossEntropy, Fitted, Frozen, Objective, Training
 from coterie.method import Exhibit, Federation, Method, Reply, task
 from coterie.methods.local import pretrained
-from coterie.named import STRICT
-from coterie.optim import Adam
+from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, seed_of
-from coterie.site import Population, Site
+from coterie.settings import STRICT
+from coterie.site import Site
+from coterie.training.loop import Fitted, Frozen
+from coterie.training.objectives import CrossEntropy, Objective
+from coterie.training.optimisers import Adam
+from coterie.training.settings import Training
 
 __all__ = ["Digestion", "PublicMethod", "completing", "mean_logits", "mean_of"]
 

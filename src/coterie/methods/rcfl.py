@@ -16,12 +16,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.fit import Objective, Step
 from coterie.method import Federation, Reply, task
 from coterie.methods.public import PublicMethod
-from coterie.named import STRICT
 from coterie.record import Record
+from coterie.settings import STRICT
 from coterie.site import Site
+from coterie.training.objectives import Objective, Step
 
 __all__ = ["RCFLPublic", "TowardsProbabilities"]
 

@@ -8,7 +8,7 @@ back, so it is trained only in rounds in which it is evaluated, and the global m
 
 Maps and labels are private data that leave the client; the ledger books them as `activations` and `labels`, in bytes and samples.
 The paper leaves open: momentum (none here), schedule (none), augmentation (as `training` says, in local training only), how BatchNorm is
-treated (batch statistics in the server's training), the scope of PCA and k-means' start (see `coterie.selection`).
+treated (batch statistics in the server's training), the scope of PCA and k-means' start (see `coterie.data.selection`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.data.maps import Maps, Precision, pack
+from coterie.data.selection import Floats, KMeansSelection, Selected, sketch
 from coterie.errors import UserError, nearest
-from coterie.fit import CrossEntropy, Frozen, Objective, Step, Training, frozen, outputs_of
 from coterie.method import Federation, Reply, Weighting, task, weighted_mean
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedfusion import parts_of
 from coterie.models import staged
 from coterie.models.fused import last_map
-from coterie.named import STRICT
-from coterie.optim import OPTIMISERS, Optimiser, Sgd
+from coterie.population import Population
 from coterie.record import Record
 from coterie.seeds import seed_of
-from coterie.selection import Floats, KMeansSelection, Selected, sketch
-from coterie.site import SERVER, Bench, Population, Site
+from coterie.settings import STRICT
+from coterie.site import SERVER, Bench, Site
+from coterie.training.loop import Frozen, frozen, outputs_of
+from coterie.training.objectives import CrossEntropy, Objective, Step
+from coterie.training.optimisers import OPTIMISERS, Optimiser, Sgd
+from coterie.training.settings import Training
 
 __all__ = ["FewShot", "MetaTraining", "SplitMetadata", "Upper", "prototypes"]
 
@@ -140,7 +143,7 @@ class SplitMetadata(FedAvg):
     upload: Literal["always", "evaluated"] = "always"
     """Whether maps are sent in every round, as in the paper, or only in rounds in which the composed model is evaluated."""
     memory_mb: Count = 16
-    """What a client chooses by is kept in so many MB, in float32: beyond that maps are projected (`coterie.selection.sketch`) as they
+    """What a client chooses by is kept in so many MB, in float32: beyond that maps are projected (`coterie.data.selection.sketch`) as they
     come, a batch at a time. PCA works on copies, a few times as much. The maps that are sent are in RAM too, in the precision they are
     sent in; with `full` those are all of them."""
     server: MetaTraining = field(default_factory=MetaTraining)

@@ -18,7 +18,7 @@ from coterie.models.mobile import EfficientNetB0, EfficientNetSlim, MobileNetV2,
 from coterie.models.resnet import ResNet10, ResNet10Slim, ResNet12, ResNet18
 from coterie.models.staged import Architecture, Staged, staged
 from coterie.models.wideresnet import WRN10x1, WRN16x1, WRN40x1
-from coterie.named import Registry
+from coterie.settings import Registry
 
 __all__ = [
     "CNN",

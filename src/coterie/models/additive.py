@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.models.staged import Architecture
-from coterie.named import STRICT
 from coterie.record import Record
+from coterie.settings import STRICT
 
 __all__ = ["Additive", "AdditiveNet", "added", "apart"]
 

@@ -23,8 +23,8 @@ from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from coterie.models.recipe import Recipe
-from coterie.named import STRICT
+from coterie.models.base import Recipe
+from coterie.settings import STRICT
 
 __all__ = ["CNN", "CNN1", "CNN2", "MLP", "CifarCNN", "LeNet5"]
 

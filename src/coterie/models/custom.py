@@ -17,7 +17,7 @@ from torch import nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Custom", "load"]
 

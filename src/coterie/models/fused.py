@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged, staged
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Blend", "ConvFusion", "Fused", "FusedNet", "Operator", "Start", "last_map"]
 

@@ -14,8 +14,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from coterie.models.recipe import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.named import STRICT
+from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
+from coterie.settings import STRICT
 
 __all__ = ["GoogLeNet", "GoogLeNetSlim", "Inception"]
 

@@ -18,8 +18,8 @@ from typing import ClassVar, NamedTuple
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from coterie.models.recipe import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.named import STRICT
+from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
+from coterie.settings import STRICT
 
 __all__ = ["EfficientNetB0", "EfficientNetSlim", "InvertedResidual", "MobileNetV2", "MobileNetV2Slim"]
 

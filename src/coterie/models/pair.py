@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coterie.models.staged import Architecture
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Pair", "PairNet"]
 

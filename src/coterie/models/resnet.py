@@ -12,8 +12,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from coterie.models.recipe import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.named import STRICT
+from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
+from coterie.settings import STRICT
 
 __all__ = ["BasicBlock", "ResNet10", "ResNet10Slim", "ResNet12", "ResNet18"]
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from coterie.errors import UserError, nearest
-from coterie.named import Spec
+from coterie.settings import Spec
 
 __all__ = ["Architecture", "Staged", "staged"]
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from coterie.models.recipe import Norm, Normed, normalise, pooled
-from coterie.named import STRICT
+from coterie.models.base import Norm, Normed, normalise, pooled
+from coterie.settings import STRICT
 
 __all__ = ["WRN10x1", "WRN16x1", "WRN40x1", "WideBlock"]
 

@@ -10,7 +10,7 @@ from coterie.data.partitions.base import Partition
 from coterie.data.partitions.labels import Classes, Dirichlet, Groups, Shards
 from coterie.data.partitions.origins import Domains, Natural
 from coterie.data.partitions.sizes import IID, Permuted, Quantity
-from coterie.named import Registry
+from coterie.settings import Registry
 
 __all__ = ["IID", "PARTITIONS", "Classes", "Dirichlet", "Domains", "Groups", "Natural", "Partition", "Permuted", "Quantity", "Shards"]
 

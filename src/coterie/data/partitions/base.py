@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from coterie.data.partitions.rows import set_aside
 from coterie.data.pool import Deal, Pool, Rows
 from coterie.errors import UserError
-from coterie.named import STRICT, Spec
+from coterie.settings import STRICT, Spec
 
 __all__ = ["Count", "Partition", "stream"]
 

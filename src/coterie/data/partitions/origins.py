@@ -13,7 +13,7 @@ from coterie.data.partitions.rows import hand_out, held, set_aside, shares
 from coterie.data.partitions.slices import by_domains
 from coterie.data.pool import Deal, Pool, Rows
 from coterie.errors import UserError
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Domains", "Natural"]
 

@@ -13,7 +13,7 @@ from coterie.data.partitions.base import Count, Partition
 from coterie.data.partitions.rows import apportion, even, held, level
 from coterie.data.partitions.slices import apart, everything
 from coterie.data.pool import Deal, Pool, Rows
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["IID", "Permuted", "Quantity"]
 

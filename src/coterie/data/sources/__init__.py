@@ -19,7 +19,7 @@ from coterie.data.sources.npz import Npz
 from coterie.data.sources.pictures import Folder, MnistM, OfficeHome, Pacs
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
-from coterie.named import Registry
+from coterie.settings import Registry
 
 __all__ = ["SOURCES", "File", "Found", "Source"]
 

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from coterie.data.pool import Pool
 from coterie.data.sources.blocks import build, npz_counts, read_npz
 from coterie.errors import UserError
-from coterie.named import STRICT, Spec
+from coterie.settings import STRICT, Spec
 
 __all__ = ["File", "Found", "Parted", "Source"]
 

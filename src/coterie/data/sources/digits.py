@@ -16,7 +16,7 @@ from coterie.data.compose import join
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import block, build
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["DigitStyles", "Digits"]
 

@@ -15,7 +15,7 @@ from coterie.data.sources.idx import Mnist
 from coterie.data.sources.pictures import MnistM
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["DigitDomains"]
 

@@ -13,7 +13,7 @@ from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import Block, block, build, channels_first, reading
 from coterie.errors import UserError, nearest
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["HuggingFace"]
 

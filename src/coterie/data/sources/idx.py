@@ -20,7 +20,7 @@ from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.blocks import Block, block, build, open_npz, reading
 from coterie.errors import UserError
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["FashionMnist", "Mnist", "read_idx"]
 

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import build, npz_counts, read_npz
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Npz"]
 

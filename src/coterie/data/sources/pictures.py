@@ -23,7 +23,7 @@ from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import Found, Parted, Source
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_pictures"]
 

@@ -12,7 +12,7 @@ from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Parted
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.named import STRICT
+from coterie.settings import STRICT
 
 __all__ = ["Svhn"]
 

@@ -1,0 +1,188 @@
+"""`coterie data`: what is here, fetching, checking, and pictures of partitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from coterie.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from coterie.data.sources import Source
+
+__all__ = ["DataFolder", "Json", "app"]
+
+app = typer.Typer(help="Data sets: what is here, fetching, checking, pictures of partitions.", no_args_is_help=True)
+console = Console()
+
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for scripts.")]
+
+
+@app.command("list")
+def list_command(data: DataFolder = None, as_json: Json = False) -> None:
+    """Every data set: whether it is there, its size and licence, and how to get it."""
+    from coterie.data.fetch import listing
+    from coterie.data.folder import data_folder
+    from coterie.results.tables import amount
+
+    folder = data_folder(data)
+    rows = listing(folder)
+    if as_json:
+        _print_json([dataclasses.asdict(row) for row in rows])
+        return
+    cells = [(row.name, row.state, amount(row.bytes) if row.bytes else "-", _pictures(*row.samples), row.licence) for row in rows]
+    console.print(_table(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
+    console.print(_table("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
+
+
+@app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="A data set that `coterie data list` shows.")],
+    data: DataFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Download a data set from its canonical places, checked against its published checksums; goes on where it was stopped."""
+    from coterie.data.fetch import bars, fetch
+    from coterie.data.folder import data_folder
+
+    folder = data_folder(data)
+    source = _source(name, folder)
+    if as_json:
+        paths = fetch(source, folder)
+        _print_json({"name": name, "files": [str(path) for path in paths]})
+        return
+    with bars() as report:
+        paths = fetch(source, folder, report)
+    for path in paths:
+        _say(f"{name}: {path}")
+
+
+@app.command("verify")
+def verify_command(
+    name: Annotated[str | None, typer.Argument(help="A data set; by default all that are there.")] = None,
+    data: DataFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Compare files with their published checksums, and read every picture and label."""
+    from coterie.data.fetch import listing
+    from coterie.data.folder import data_folder
+
+    folder = data_folder(data)
+    names = [row.name for row in listing(folder) if row.state in ("there", "part")] if name is None else [name]
+    rows, wrong = [], []
+    for source in [_source(each, folder) for each in names]:
+        try:
+            with console.status(f"reading {source.name}"):
+                rows.append(_verified(source, folder))
+        except UserError as error:
+            wrong.append(str(error))
+    if as_json:
+        _print_json(rows)
+    elif rows:
+        columns = ["name", "samples", "classes", "picture", "files as published"]
+        console.print(_table(f"sound in {folder}", columns, [_cells(row) for row in rows]))
+        for row in rows:
+            if row["note"]:
+                _say(f"{row['name']}: {row['note']}")
+    if wrong:
+        raise UserError("; ".join(wrong))
+
+
+@app.command("show")
+def show_command(
+    experiment: Annotated[str, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")],
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override any key, e.g. partition.clients=20. Repeatable.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The .png, .svg or .pdf to write; by default the experiment's name and -partition.png.")
+    ] = None,
+    data: DataFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Draw who holds what in an experiment."""
+    from coterie.data.drawing import draw, save
+    from coterie.running.experiment import Experiment
+
+    plan = Experiment.load(experiment, overrides or ())
+    population = plan.population(data)
+    figure = draw(population.pool, population.deal, f"{plan.name}: {plan.partition.name} over {population.deal.clients:,} clients")
+    path = out or Path(f"{plan.name}-partition.png")
+    try:
+        save(figure, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from None
+    if as_json:
+        _print_json({"picture": str(path), "clients": population.deal.clients, "note": population.pool.note})
+    else:
+        _say(f"written to {path}")
+
+
+def _source(name: str, folder: Path) -> Source:
+    """The data set of this name, as it is where nothing is set."""
+    from coterie.data.fetch import row
+    from coterie.data.sources import SOURCES
+
+    spec = SOURCES.find(name)
+    if row(spec, folder).state == "yours":
+        raise UserError(f"source '{name}' is data of your own, with nothing to fetch or verify: in an experiment, {spec.how}")
+    return spec()
+
+
+def _verified(source: Source, folder: Path) -> dict[str, Any]:
+    """What a data set turned out to hold."""
+    from coterie.data.fetch import verify
+
+    pool = verify(source, folder)
+    published = sum((folder / leaf).is_file() for file in source.files for leaf in file.leaves)
+    return {
+        "name": source.name,
+        "samples": (pool.train, len(pool) - pool.train),
+        "classes": pool.classes,
+        "shape": pool.shape,
+        "published": published,
+        "note": pool.note,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
+    c, h, w = row["shape"]
+    return row["name"], _pictures(*row["samples"]), row["classes"], f"{h}x{w}x{c}", row["published"] or "-"
+
+
+def _pictures(train: int, test: int) -> str:
+    """Training and test pictures.
+
+    >>> _pictures(60_000, 10_000), _pictures(0, 0)
+    ('60,000 + 10,000', '-')
+    """
+    return f"{train:,} + {test:,}" if train or test else "-"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table in which only the last column may be broken, and nothing is cut off."""
+    from rich.markup import escape
+
+    from coterie.results.tables import simple
+
+    table = simple(escape(title), columns, [[escape(str(cell)) for cell in row] for row in rows])
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    table.columns[-1].overflow = "fold"
+    return table
+
+
+def _say(line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")

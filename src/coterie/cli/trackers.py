@@ -1,0 +1,201 @@
+"""Trackers that others make, fed by callbacks: TensorBoard and MLflow. Each is an extra, imported only when asked for.
+
+A tracker is a listener of the ledger: a function that is given every event. So is anything of your own, in ten lines:
+
+>>> from coterie.running.experiment import Experiment
+>>> from coterie.running.rounds import run
+>>> import tempfile
+>>> class Applause:
+...     '''Says when the global model is better than ever.'''
+...     best = 0.0
+...     def __call__(self, event):
+...         if event["event"] == "evaluation" and event["protocol"] == "global" and event["metric"] == "accuracy":
+...             if event["value"] > self.best:
+...                 self.best = event["value"]
+...                 print(f"round {event['round']}: a new record")
+>>> experiment = Experiment.load("digits-two-class", ["rounds=1", "engine.name=inline"])
+>>> result = run(experiment, tempfile.mkdtemp(), callbacks=[Applause()])
+round 1: a new record
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from coterie.errors import UserError
+from coterie.ledger import Event, Listener
+
+__all__ = ["TRACKERS", "Scalars", "Tracker", "TrackerName", "tracking"]
+
+TrackerName = Literal["tensorboard", "mlflow"]
+
+
+class Scalars:
+    """What a tracker draws of a round: the means of every metric, bytes so far, seconds.
+
+    >>> scalars = Scalars()
+    >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.5}
+    >>> for event in (seen, {"event": "round", "round": 1, "seconds": 2.0}):
+    ...     found = scalars.hear(event)
+    >>> found
+    {'global/accuracy': 0.5, 'bytes/up': 0, 'bytes/down': 0, 'seconds': 2.0}
+    """
+
+    def __init__(self) -> None:
+        self._bytes = {"up": 0, "down": 0}
+        self._found: dict[str, float] = {}
+
+    def hear(self, event: Event) -> dict[str, float] | None:
+        """Take note of an event; at the end of a round, all that is to draw of it."""
+        match event["event"]:
+            case "exchange":
+                self._bytes[event["direction"]] += event["payload_bytes"]
+            case "evaluation" if event["client"] is None and "domain" not in event:
+                self._found[f"{event['protocol']}/{event['metric']}"] = event["value"]
+            case "round":
+                traffic = {f"bytes/{direction}": size for direction, size in self._bytes.items()}
+                found, self._found = self._found, {}
+                return {**found, **traffic, "seconds": event["seconds"]}
+        return None
+
+
+class Tracker(ABC):
+    """A listener that writes scalars, round by round, where some tool keeps them."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self.folder, self.title = folder, title
+        self._scalars = Scalars()
+
+    def __call__(self, event: Event) -> None:
+        if event["event"] == "start":
+            self.describe(_flat(event["experiment"]))
+        elif (found := self._scalars.hear(event)) is not None:
+            self.write(event["round"], found)
+
+    @abstractmethod
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """Keep the settings of a run that begins."""
+
+    @abstractmethod
+    def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        """Keep the scalars of a round."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The run is over, or stopped."""
+
+
+class TensorBoard(Tracker):
+    """Event files under `tensorboard/` in the run's folder, so that `tensorboard --logdir runs` finds every run."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        super().__init__(folder, title)
+        self._module = _extra("tensorboard", "torch.utils.tensorboard")
+        self._writer: Any = None
+
+    @property
+    def writer(self) -> Any:
+        """Opened with the first thing to write: until then a new run's folder is empty."""
+        self._writer = self._writer or self._module.SummaryWriter(str(self.folder / "tensorboard"))
+        return self._writer
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in settings.items())]
+        self.writer.add_text("experiment", "\n".join(lines), 0)
+
+    def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, round)
+        self.writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MLflow(Tracker):
+    """A run in MLflow, in the experiment `coterie`, wherever `$MLFLOW_TRACKING_URI` or MLflow's own default says.
+
+    A run that goes on after a stop goes on in MLflow too: it is found by its folder.
+    """
+
+    def __init__(self, folder: Path, title: str) -> None:
+        super().__init__(folder, title)
+        self._entities = _extra("mlflow", "mlflow.entities")
+        self._client = _extra("mlflow", "mlflow").MlflowClient()
+        self._run = ""
+
+    @property
+    def run(self) -> str:
+        """The id of the run, found or made."""
+        self._run = self._run or self._find() or self._make()
+        return self._run
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        params = [self._entities.Param(key, str(value)[:500]) for key, value in settings.items()]
+        self._client.log_batch(self.run, params=params)
+
+    def write(self, round: int, scalars: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        self._client.log_batch(self.run, metrics=[self._entities.Metric(name, value, now, round) for name, value in scalars.items()])
+
+    def close(self) -> None:
+        if self._run:
+            self._client.set_terminated(self._run)
+
+    def _experiment(self) -> str:
+        found = self._client.get_experiment_by_name("coterie")
+        return str(found.experiment_id if found else self._client.create_experiment("coterie"))
+
+    def _find(self) -> str:
+        same = f"tags.`coterie.folder` = '{self.folder.resolve()}'"
+        found = self._client.search_runs([self._experiment()], same, max_results=1)
+        return found[0].info.run_id if found else ""
+
+    def _make(self) -> str:
+        tags = {"coterie.folder": str(self.folder.resolve())}
+        made = self._client.create_run(self._experiment(), run_name=self.title, tags=tags)
+        return str(made.info.run_id)
+
+
+TRACKERS: dict[TrackerName, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+"""By the name that `--track` takes."""
+
+
+@contextmanager
+def tracking(name: TrackerName | None, folder: Path, title: str) -> Iterator[list[Listener]]:
+    """The listeners that feed a tracker, for a run in a folder: none where none is asked for.
+
+    >>> with tracking(None, Path("run"), "demo") as listeners:
+    ...     listeners
+    []
+    """
+    if name is None:
+        yield []
+        return
+    tracker = TRACKERS[name](folder, title)
+    try:
+        yield [tracker]
+    finally:
+        tracker.close()
+
+
+def _extra(name: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"--track {name} needs an extra that is not installed ({error}): pip install 'coterie[{name}]'") from None
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted paths."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

@@ -1,0 +1,125 @@
+"""What every engine shares: a job, its outcome, a client's memory on disk, and how a job is performed where the client is.
+
+A job is plain data (numbers, names, file names), so that it fits through any pipe. A message is encoded once, lies in a file,
+and is mapped by whoever performs a job; a memory is written under a new version and the old one stays until the round's
+checkpoint no longer needs it. So any worker can do any job, twice if need be, and get the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import RunError
+from coterie.method import Method
+from coterie.population import Population
+from coterie.site import Observation
+
+__all__ = ["MEASURE", "Engine", "Job", "Outcome", "Stage", "TaskError", "cores"]
+
+MEASURE = "@measure"
+"""The one job that is not a task of the method: measure what `Method.models` offers at a site."""
+
+
+class TaskError(RunError):
+    """A client's task raised; the sentence names client, task and round, the cause or a note has the client's traceback."""
+
+    @classmethod
+    def at(cls, job: Job, cause: Exception) -> TaskError:
+        """What `cause` looks like from the server."""
+        error = cls(f"{job}: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to do at one site."""
+
+    client: int
+    task: str
+    round: int
+    message: str
+    """The file that holds the encoded message."""
+    memory: str | None = None
+    """The version of the client's memory to start from; None where it keeps nothing."""
+    keep: str = "0"
+    """The version under which to write what it keeps."""
+    wanted: tuple[str, ...] = ()
+    """Protocols to observe on this visit."""
+    span: tuple[int, int] | None = None
+    """Of a long test set, the examples to measure."""
+    exhibiting: bool = False
+    """Whether the task may put arrays on show."""
+    cost: int = 1
+    """How long it may take, relative to others: longest jobs go first."""
+
+    def __str__(self) -> str:
+        who = "the server" if self.client < 0 else f"client {self.client}"
+        return f"{who}, task '{self.task}', round {self.round}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a job."""
+
+    client: int
+    reply: bytes = b""
+    """The encoded reply."""
+    kept: str | None = None
+    """The version of the memory it left; None where it keeps nothing."""
+    observations: list[Observation] = field(default_factory=list)
+    shown: dict[str, Any] = field(default_factory=dict)
+    """What the task put on show, by exhibit."""
+    seconds: float = 0.0
+    error: TaskError | None = None
+    """What went wrong, where something did."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All that an engine needs to know of a run."""
+
+    method: Method
+    population: Population
+    folder: Path
+    """The run's folder: messages lie in `live/`, memories in `memory/`."""
+    memory_budget: int = 256 * 2**20
+    """Bytes of client memories that each worker keeps in RAM."""
+
+    @property
+    def live(self) -> Path:
+        """Where what is passing through lies: messages, and the arrays that workers map."""
+        return self.folder / "live"
+
+
+def cores() -> int:
+    """How many cores this process may use.
+
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Engine(ABC):
+    """Delivers jobs. All engines give the same bits."""
+
+    def warm(self) -> None:  # noqa: B027 (most engines have nothing to begin)
+        """Begin what takes long and needs no stage, while the caller loads data."""
+
+    @abstractmethod
+    def open(self, stage: Stage) -> None:
+        """Get ready for a run."""
+
+    @abstractmethod
+    def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """Perform jobs, one per client; outcomes come in the order of `jobs`, each as soon as it and those before it are there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""

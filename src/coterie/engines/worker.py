@@ -1,0 +1,96 @@
+"""How a job is performed where the client is, and what clients keep, as files."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+from coterie.engines.engine import MEASURE, Job, Outcome, TaskError
+from coterie.method import Method, find_task
+from coterie.population import Population
+from coterie.record import EMPTY, Record, encode, read, write
+from coterie.site import Bench, Site
+
+__all__ = ["Memories", "Performer", "memory_file"]
+
+
+def memory_file(folder: Path, client: int, version: str) -> Path:
+    """Where one version of what a client keeps lies in a run's folder."""
+    return folder / "memory" / f"{client}.{version}.safetensors"
+
+
+class Memories:
+    """What clients keep, as files, with the recently used ones in RAM up to a budget."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self._folder = folder
+        self._budget = budget
+        self._held: OrderedDict[int, tuple[str, Record]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, client: int, version: str | None) -> Record:
+        """What a client kept; beyond the budget it is mapped from its file."""
+        if version is None:
+            return EMPTY
+        held = self._held.get(client)
+        memory = held[1] if held and held[0] == version else read(memory_file(self._folder, client, version))
+        self._hold(client, version, memory)
+        return memory
+
+    def put(self, client: int, version: str, memory: Record) -> str | None:
+        """Keep a memory; nothing is written where there is nothing to keep."""
+        if not memory:
+            return None
+        path = memory_file(self._folder, client, version)
+        path.parent.mkdir(exist_ok=True)
+        write(memory, path)
+        self._hold(client, version, memory)
+        return version
+
+    def _hold(self, client: int, version: str, memory: Record) -> None:
+        before = self._held.pop(client, None)
+        self._bytes += memory.payload_bytes - (before[1].payload_bytes if before else 0)
+        self._held[client] = (version, memory)
+        while self._bytes > self._budget and self._held:
+            _, (_, oldest) = self._held.popitem(last=False)
+            self._bytes -= oldest.payload_bytes
+
+
+class Performer:
+    """Performs jobs where the client is: in this process, whichever that is."""
+
+    def __init__(self, method: Method, population: Population, memories: Memories) -> None:
+        self._method = method
+        self._population = population
+        self._memories = memories
+        self._bench = Bench()
+
+    def perform(self, job: Job) -> Outcome:
+        """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
+        began = time.perf_counter()
+        site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted), job.exhibiting)
+        site.architecture = self._method.network(site.architecture, job.client)
+        message = read(Path(job.message))
+        try:
+            memory = self._memories.get(job.client, job.memory)
+            if job.task == MEASURE:
+                for protocol, params in self._method.models(message, memory, site).items():
+                    site.observe(protocol, params, job.span)
+                reply, kept = EMPTY, job.memory
+            else:
+                reply, after = self.call(job.task, site, memory, message)
+                kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
+        except Exception as error:
+            return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
+        return Outcome(job.client, encode(reply), kept, site.observations, site.shown, time.perf_counter() - began)
+
+    def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Run one task of the method."""
+        return _checked(find_task(self._method, task)(site, memory, message))
+
+
+def _checked(answer: object) -> tuple[Record, Record]:
+    if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, Record) for part in answer):
+        return answer
+    raise TypeError(f"a task returns (reply, memory), two Records, not {type(answer).__name__}")

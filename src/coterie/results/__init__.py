@@ -1,0 +1,1 @@
+"""What came of runs, read from their ledgers alone: one fold, statistics, tables, the report. Nothing here needs torch."""

@@ -1,0 +1,1 @@
+"""One run: the experiment, its rounds, the federation that a method sees, evaluation, admission, provenance."""

@@ -1,0 +1,86 @@
+"""What a server lets in. A reply that is malformed, of another shape, not finite or too far away is dropped and named."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coterie.errors import RunError
+from coterie.record import Record
+from coterie.settings import STRICT
+
+__all__ = ["Admission", "QuorumError", "objection"]
+
+
+class QuorumError(RunError):
+    """Too few replies were admitted for the round to go on."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Admission:
+    """How strict the server is.
+
+    >>> Admission(quorum=0.5).needed(9)
+    5
+    """
+
+    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The share of the clients asked whose replies must be admitted."""
+    max_norm: Annotated[float, Field(gt=0)] | None = None
+    """The largest L2 distance of a reply from what it was compared with."""
+    max_examples: Annotated[int, Field(ge=1)] = 10_000_000
+    faults: Literal["stop", "drop"] = "stop"
+    """A client's task that raises stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
+
+    def needed(self, asked: int) -> int:
+        """How many replies must be admitted."""
+        return math.ceil(self.quorum * asked)
+
+
+def objection(reply: Record, like: Record, rules: Admission) -> str | None:
+    """Why a reply is not let in, or None.
+
+    >>> import torch
+    >>> sent = Record(model={"w": torch.zeros(2)})
+    >>> objection(Record(model={"w": torch.zeros(3)}, examples=1), sent, Admission())
+    'model/w is float32[3], expected float32[2]'
+    >>> objection(Record(model={"w": torch.tensor([0.0, float("nan")])}, examples=1), sent, Admission())
+    'model/w is not finite'
+    """
+    return _misfit(reply, like) or reply.fault() or _bad_count(reply, rules) or _too_far(reply, like, rules)
+
+
+def _misfit(reply: Record, like: Record) -> str | None:
+    expected, found = like.tensors, reply.tensors
+    for name, value in expected.items():
+        if name not in found:
+            return f"{name} is missing"
+        if found[name].shape != value.shape or found[name].dtype != value.dtype:
+            return f"{name} is {_shown(found[name])}, expected {_shown(value)}"
+    strays = [name for name in found if name.split("/")[0] in like.groups and name not in expected]
+    return f"{strays[0]} was not expected" if strays else None
+
+
+def _bad_count(reply: Record, rules: Admission) -> str | None:
+    if "examples" not in reply:
+        return None
+    count = reply["examples"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= rules.max_examples:
+        return f"examples = {count!r}, expected a whole number from 1 to {rules.max_examples}"
+    return None
+
+
+def _too_far(reply: Record, like: Record, rules: Admission) -> str | None:
+    if rules.max_norm is None:
+        return None
+    found = reply.tensors
+    squares = sum(float((found[name].double() - value.double()).square().sum()) for name, value in like.tensors.items())
+    norm = math.sqrt(squares)
+    return f"its distance {norm:.6g} is over the bound {rules.max_norm:.6g}" if norm > rules.max_norm else None
+
+
+def _shown(tensor: object) -> str:
+    return repr(Record({"x": tensor}))[len("Record(x=") : -1]  # type: ignore[dict-item]

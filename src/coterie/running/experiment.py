@@ -1,0 +1,406 @@
+"""An experiment: typed, written in TOML, complete. What is not in it does not influence a result.
+
+name = "digits-two-class"
+rounds = 30
+cohort = 0.5
+data.source = "digits"
+partition = { name = "classes", clients = 10, per_client = 2 }
+model = "mlp"
+method = { name = "fedprox", mu = 0.1 }
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
+from coterie.data.folder import data_folder
+from coterie.data.partitions import PARTITIONS, Partition
+from coterie.data.partitions.base import stream
+from coterie.data.pool import Deal, Pool
+from coterie.data.sources import SOURCES, Source
+from coterie.engines import Engine, Inline, Processes
+from coterie.errors import UserError, nearest
+from coterie.method import Method
+from coterie.methods import METHODS
+from coterie.models import MODELS, Architecture
+from coterie.population import ModelsBy, Plan, Population
+from coterie.running.admission import Admission
+from coterie.settings import Registry, explain
+from coterie.site import SERVER, SERVER_PROTOCOLS, Bench
+from coterie.training.settings import Training
+
+__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "Newcomers", "Public", "embedded"]
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Clients = tuple[Annotated[int, Field(ge=0)], ...]
+"""By their numbers, from 0."""
+
+
+def _one(registry: Registry[Any], key: str) -> Any:
+    """How a field that names one thing is read and written."""
+    return BeforeValidator(lambda value: registry.resolve(value, key)), PlainSerializer(registry.dump)
+
+
+def _several(registry: Registry[Any], key: str) -> Any:
+    """How a field that names one thing or a list of them is read (always as a tuple) and written."""
+
+    def resolve(value: Any) -> tuple[Any, ...]:
+        return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
+
+    return BeforeValidator(resolve), PlainSerializer(lambda specs: [registry.dump(each) for each in specs])
+
+
+def _annotated(kind: Any, metadata: Any) -> Any:
+    return Annotated[(kind, *metadata)]
+
+
+class Section(BaseModel):
+    """A table of an experiment file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class Public(Section):
+    """Unlabelled data that every participant, and the server, holds."""
+
+    source: Annotated[Source, *_one(SOURCES, "data.public.source")]
+    samples: Count | None = None
+    """How many training pictures of it; None for all."""
+    sent: bool = False
+    """Whether handing it out is counted as setup traffic, or everybody has it already."""
+
+
+class Data(Section):
+    """What is learned from."""
+
+    source: Annotated[tuple[Source, ...], *_several(SOURCES, "data.source")]
+    """One source, or a list of them that become domains."""
+    size: Count | None = None
+    """Pictures become squares of this size."""
+    channels: Literal[1, 3] | None = None
+    train: Count | None = None
+    """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
+    test: Count | None = None
+    validation: Count | None = None
+    """So many labelled training pictures go to the server, for methods that validate there, and to no client."""
+    public: Public | None = None
+
+    def load(self, folder: Path, seed: int) -> Pool:
+        """The pool, from files in the data folder."""
+        pools = {source.name: self._shaped(source.load(folder)) for source in self.source}
+        pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
+        train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
+        return pool if train is test is None else limit(pool, train, test, seed)
+
+    def hold_out(self, pool: Pool, seed: int) -> tuple[Pool, Pool | None]:
+        """The pool without what the server holds for validation, and that."""
+        if self.validation is None:
+            return pool, None
+        rows = np.arange(len(pool))
+        held = draw(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
+        return take(pool, np.delete(rows, held)), take(pool, held)
+
+    def load_public(self, folder: Path, seed: int) -> Pool | None:
+        """The public pool, its labels gone, in the shape of the private one."""
+        if self.public is None:
+            return None
+        pool = self._shaped(self.public.source.load(folder))
+        return without_labels(limit(pool, self.public.samples, 0, seed))
+
+    def _shaped(self, pool: Pool) -> Pool:
+        if self.size is None and self.channels is None:
+            return pool
+        return resize(pool, self.size or pool.shape[1], self.channels or pool.shape[0])
+
+
+class Evaluation(Section):
+    """When, how and on whom models are measured."""
+
+    every: Count = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    protocols: tuple[str, ...] = ()
+    """By name; empty for the method's headline protocol."""
+    clients: Count | Annotated[Clients, Field(min_length=1)] = 100
+    """Whom protocols that visit clients visit: at most so many, a fixed, seeded choice; or these, by number."""
+    targets: tuple[Share, ...] = ()
+    """Accuracies whose rounds and bytes to reach are reported."""
+    stop_at: Share | None = None
+    """Stop once the first protocol's accuracy reaches this."""
+
+
+class Newcomers(Section):
+    """Clients held out of training that join at the end."""
+
+    count: Count
+    epochs: Count = 10
+
+
+class EngineSettings(Section):
+    """Where clients run; never changes a result."""
+
+    name: Literal["processes", "inline"] = "processes"
+    workers: Count | None = None
+    """None for one per core."""
+    memory_mb: Count = 256
+    """Client memories that each worker keeps in RAM; the rest lies on disk."""
+
+    def build(self) -> Engine:
+        """The engine."""
+        return Inline() if self.name == "inline" else Processes(self.workers)
+
+
+class Experiment(Section):
+    """Everything that decides a result.
+
+    >>> experiment = Experiment.parse({"name": "demo", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 4},
+    ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
+    >>> experiment.method, experiment.rounds
+    (FedProx(weighting='samples', terms=(), mu=0.1), 10)
+    >>> Experiment.parse({"name": "demo"})
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: data is missing
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    data: Data
+    partition: Annotated[Partition, *_one(PARTITIONS, "partition")]
+    model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
+    """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
+    models_by: ModelsBy = "turn"
+    """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
+    spoiled: Clients = ()
+    """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
+    method: Annotated[Method, *_one(METHODS, "method")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Count = 10
+    cohort: Count | Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Clients a round: a number of them, or a share as a decimal."""
+    training: Training = Field(default_factory=Training)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    admission: Admission = Field(default_factory=Admission)
+    newcomers: Newcomers | None = None
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    float64: bool = False
+    """Compute in double precision."""
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any]) -> Experiment:
+        """From a table, as TOML gives it; a mistake is a `UserError` of one sentence."""
+        try:
+            return cls.model_validate_json(json.dumps(table), strict=True)
+        except ValidationError as error:
+            raise UserError(explain(error, fields=_fields_at(error))) from None
+        except TypeError as error:
+            raise UserError(f"an experiment holds numbers, strings, booleans, lists and tables: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """From a TOML file, or by the name of one that comes with Coterie; `overrides` are like `method.mu=0.01`."""
+        table = tomllib_load(find(path))
+        for override in overrides:
+            _override(table, override)
+        return cls.parse(table)
+
+    def overridden(self, overrides: Mapping[str, Any]) -> Experiment:
+        """This experiment with keys given by their paths, like `{"method.mu": 0.01}`; a sub-table keeps its other keys."""
+        table = _without_nothing(self.resolved())
+        for path, value in overrides.items():
+            assign(table, path, value)
+        return Experiment.parse(table)
+
+    def but(self, **changes: Any) -> Experiment:
+        """This experiment with some of its fields changed, validated again."""
+        try:
+            return Experiment.model_validate({**dict(self), **changes})
+        except ValidationError as error:
+            raise UserError(explain(error, fields=_fields_at(error))) from None
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain data that `parse` takes back."""
+        table: dict[str, Any] = json.loads(self.model_dump_json())
+        return table
+
+    def digest(self) -> str:
+        """SHA-256 of all that decides a result; the engine does not."""
+        table = {key: value for key, value in self.resolved().items() if key != "engine"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """What is evaluated: as asked, or the method's headline."""
+        return self.evaluation.protocols or self.method.offers[:1]
+
+    def population(self, folder: Path | None = None) -> Population:
+        """Load the data, deal it, and check that the pieces fit together."""
+        where = data_folder(folder)
+        pool, held = self.data.hold_out(self.data.load(where, self.seed), self.seed)
+        public = self.data.load_public(where, self.seed)
+        deal = self.partition.deal(pool, self.seed)
+        newcomers = deal.clients - self.clients_in_training(deal)
+        plan = Plan(self.seed, self.model, self.training, self.float64, self.models_by, newcomers, self.spoiled)
+        population = Population(plan, self._spoil(pool, deal), deal, public, held)
+        self._check(population)
+        return population
+
+    def _spoil(self, pool: Pool, deal: Deal) -> Pool:
+        """The pool with other labels in the rows that spoiled clients train on, which nobody else may hold."""
+        _check_clients("spoiled", self.spoiled, deal.clients)
+        holders = np.bincount(np.concatenate([deal.train.flat, deal.validation.flat]), minlength=len(pool))
+        for client in self.spoiled:
+            rows = deal.train[client]
+            if (holders[rows] > 1).any():
+                raise UserError(
+                    f"spoiled = {list(self.spoiled)}: others hold rows of client {client}, expected a partition that shares none"
+                )
+            pool = with_random_labels(pool, rows, stream(self.seed, "spoiled", str(client)))
+        return pool
+
+    def clients_in_training(self, deal: Deal) -> int:
+        """Registered clients, less the newcomers."""
+        return deal.clients - (self.newcomers.count if self.newcomers else 0)
+
+    def cohort_size(self, clients: int) -> int:
+        """Clients a round."""
+        return self.cohort if isinstance(self.cohort, int) else max(1, round(self.cohort * clients))
+
+    def _check(self, population: Population) -> None:
+        """Impossible combinations, each in a sentence."""
+        method, trained = self.method, self.clients_in_training(population.deal)
+        if trained < 1:
+            raise UserError(f"newcomers.count = {population.clients - trained}: expected fewer than the {population.clients} clients")
+        if self.cohort_size(trained) > trained:
+            raise UserError(f"cohort = {self.cohort}: expected at most the {trained} clients in training")
+        if method.needs_public and population.public is None:
+            raise UserError(f"method '{method.name}' needs public data: give data.public.source")
+        if len(set(self.model)) > 1 and not method.mixes_architectures:
+            able = [name for name in METHODS if METHODS.find(name).mixes_architectures]
+            raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
+        if population.public is not None and population.public.shape != population.pool.shape:
+            raise UserError(f"data.public has pictures of {population.public.shape}, expected {population.pool.shape}: set data.size")
+        if isinstance(self.evaluation.clients, tuple):
+            _check_clients("evaluation.clients", self.evaluation.clients, trained)
+        for protocol in self.protocols:
+            self._check_protocol(protocol, population)
+        method.check(population)
+        server = population.site(SERVER, 0, Bench())
+        for base, client in ((server.architecture, SERVER), *((each, 0) for each in dict.fromkeys(self.model))):
+            server.model(architecture=method.network(base, client))  # says what does not fit, if anything
+
+    def _check_protocol(self, protocol: str, population: Population) -> None:
+        key = f"evaluation.protocols = '{protocol}'"
+        if protocol not in self.method.offers:
+            raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
+        if protocol in SERVER_PROTOCOLS and population.deal.permutation is not None:
+            raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
+        if protocol in self.method.observes and isinstance(self.evaluation.clients, tuple):
+            raise UserError(f"{key}: whoever trains is measured while it does, expected evaluation.clients to be a number")
+        if protocol == "local_val" and not len(population.deal.validation):
+            raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
+        if protocol in ("intra", "inter") and population.deal.domain_of is None:
+            raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
+
+
+def _check_clients(key: str, clients: Clients, among: int) -> None:
+    """Numbers of clients are numbers of clients that there are."""
+    for client in clients:
+        if client >= among:
+            raise UserError(f"{key} = {list(clients)}: there is no client {client}, expected numbers from 0 to {among - 1}")
+
+
+def embedded() -> dict[str, Path]:
+    """The experiments that come with Coterie, by name.
+
+    >>> "digits-two-class" in embedded()
+    True
+    """
+    folder = Path(str(resources.files("coterie"))) / "experiments"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find(path: str | Path) -> Path:
+    """The file meant: a path, or the name of an embedded experiment."""
+    if Path(path).is_file():
+        return Path(path)
+    known = embedded()
+    if str(path) in known:
+        return known[str(path)]
+    raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), known)}")
+
+
+def tomllib_load(path: Path) -> dict[str, Any]:
+    """A TOML file as a table."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from None
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Apply `a.b=value` to a table; the value is TOML, or else a plain string."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {override}: expected key=value, such as method.mu=0.01")
+    assign(table, key.strip(), toml_value(text))
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it, or else a plain string.
+
+    >>> toml_value("0.01"), toml_value("fedprox")
+    (0.01, 'fedprox')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def assign(table: dict[str, Any], path: str, value: Any) -> None:
+    """Set the key at a dotted path, making tables on the way; a name on the way becomes a table with that name.
+
+    >>> table = {"method": "fedprox"}
+    >>> assign(table, "method.mu", 0.01)
+    >>> table
+    {'method': {'name': 'fedprox', 'mu': 0.01}}
+    """
+    *parents, last = path.split(".")
+    for parent in parents:
+        inner = table.get(parent, {})
+        table[parent] = inner = {"name": inner} if isinstance(inner, str) else inner
+        if not isinstance(inner, dict):
+            raise UserError(f"{path} = {value!r}: '{parent}' is {inner!r}, not a table")
+        table = inner
+    table[last] = value
+
+
+def _without_nothing(table: dict[str, Any]) -> dict[str, Any]:
+    """A table without keys that hold None, which TOML does not have."""
+    return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+
+
+def _fields_at(error: ValidationError) -> list[str]:
+    """The valid keys where the first error lies."""
+    sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "newcomers": Newcomers, "engine": EngineSettings}
+    first = error.errors(include_url=False)[0]
+    parents = first["loc"][:-1]
+    if not parents:
+        return list(Experiment.model_fields)
+    if parents == ("data", "public"):
+        return list(Public.model_fields)
+    if parents[0] in sections:
+        return list(sections[parents[0]].model_fields)
+    settings: Any = Training if parents[0] == "training" else Admission
+    return [each.name for each in dataclasses.fields(settings)]

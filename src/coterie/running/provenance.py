@@ -1,0 +1,45 @@
+"""Where a result comes from: the digest of the code that computes it, and the versions of what it stands on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from coterie.models.custom import Custom, load
+from coterie.running.experiment import Experiment
+
+__all__ = ["code_digest"]
+
+
+def code_digest(experiment: Experiment) -> str:
+    """SHA-256, shortened, of the code that computes a result: Coterie's own, and the files of what the experiment names from elsewhere.
+
+    >>> len(code_digest(Experiment.load("digits-two-class")))
+    12
+    """
+    settings = vars(experiment.method).values()  # a method may name a network too
+    named = (experiment.method, experiment.partition, *experiment.model, *experiment.data.source, *settings)
+    modules = {(load(each.module) if isinstance(each, Custom) else type(each)).__module__ for each in named}
+    files = {getattr(sys.modules[module], "__file__", None) for module in modules if not module.startswith("coterie.")}
+    sha = hashlib.sha256(_own_code().encode())
+    for path in sorted(filter(None, files)):
+        sha.update(Path(path).read_bytes())
+    return sha.hexdigest()[:12]
+
+
+@functools.cache
+def _own_code() -> str:
+    package = Path(__file__).parent
+    sha = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        sha.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
+    return sha.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
+    return {**packages, "python": platform.python_version(), "platform": platform.platform()}

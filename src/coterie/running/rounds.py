@@ -1,0 +1,290 @@
+"""The one round loop: rounds, evaluation, ledger, an atomic checkpoint every round, and the way back into a run that stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.engines.engine import Engine, Stage
+from coterie.engines.worker import memory_file
+from coterie.errors import RunError, UserError
+from coterie.ledger import Ledger, Listener, events
+from coterie.population import Population
+from coterie.record import Record, read, write
+from coterie.results.summary import summarise
+from coterie.running.experiment import Experiment
+from coterie.running.federation import Coordinator, draw_cohort
+from coterie.running.provenance import _versions, code_digest
+from coterie.seeds import generator
+
+__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+LEDGER = "ledger.jsonl"
+
+
+SUMMARY = "summary.json"
+
+
+PLATEAU = 0.005
+"""A newcomer has arrived when its accuracy is this close to its plateau."""
+
+
+class Interrupted(RunError):
+    """Stopped from outside; what was done is on disk."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind.
+
+    >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy()
+    0.9
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    state: Record
+    """The server's final state."""
+
+    def accuracy(self, protocol: str | None = None) -> float:
+        """The last accuracy under a protocol, or under the only one."""
+        protocols = self.summary["protocols"]
+        found: float = protocols[protocol or next(iter(protocols))]["accuracy"]["last"]
+        return found
+
+
+def run(
+    experiment: Experiment,
+    folder: Path | str | None = None,
+    *,
+    data: Path | None = None,
+    callbacks: Sequence[Listener] = (),
+    engine: Engine | None = None,
+) -> Result:
+    """Run an experiment from its beginning.
+
+    Args:
+        experiment: what to run.
+        folder: where to write; by default a new one under `runs/`.
+        data: the data folder, else `$COTERIE_DATA`, else the user's cache.
+        callbacks: functions that are given every event of the ledger as it happens.
+        engine: where clients run, else what the experiment says.
+
+    >>> import tempfile
+    >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
+    >>> result = run(experiment, tempfile.mkdtemp())
+    >>> sorted(path.name for path in result.folder.iterdir())
+    ['checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
+    """
+    chosen = engine or experiment.engine.build()
+    chosen.warm()
+    population = experiment.population(data)
+    where = new_folder(experiment) if folder is None else Path(folder)
+    if where.exists() and any(where.iterdir()):
+        raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
+    where.mkdir(parents=True, exist_ok=True)
+    with Ledger(where / LEDGER, callbacks) as ledger:
+        digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=_versions())
+        ledger.commit()
+        return _go(experiment, population, where, ledger, chosen, None)
+
+
+def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
+    """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
+
+    >>> import tempfile
+    >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
+    >>> first = run(experiment, tempfile.mkdtemp())
+    >>> resume(first.folder).summary == first.summary
+    True
+    """
+    where = Path(folder)
+    experiment = started(where)
+    chosen = engine or experiment.engine.build()
+    chosen.warm()
+    population = experiment.population(data)
+    with Ledger(where / LEDGER, callbacks) as ledger:
+        checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
+        dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
+        if checkpoint is None or not checkpoint["done"]:
+            at = int(checkpoint.number("round")) if checkpoint else 0
+            ledger.write("resume", round=at, dropped_bytes=dropped, versions=_versions())
+        return _go(experiment, population, where, ledger, chosen, checkpoint)
+
+
+def started(folder: Path) -> Experiment:
+    """The experiment whose run lies in a folder."""
+    first = next(events(folder / LEDGER), None)
+    if first is None or first["event"] != "start":
+        raise UserError(f"the ledger in {folder} has no first line to resume from; start again in another folder")
+    return Experiment.parse(first["experiment"])
+
+
+def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None) -> Result:
+    """From the beginning or from a checkpoint to the summary."""
+    stage = Stage(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
+    clients = tuple(range(experiment.clients_in_training(population.deal)))
+    fed = Coordinator(stage, engine, ledger, experiment.admission, clients)
+    try:
+        with _single_thread():
+            if checkpoint is None or not checkpoint["done"]:
+                engine.open(stage)
+            state = _rounds(experiment, fed, folder, checkpoint)
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; what was done is in {folder}. Go on with: coterie run --resume {folder}") from None
+    finally:
+        engine.close()
+        shutil.rmtree(stage.live, ignore_errors=True)
+    summary = summarise(events(folder / LEDGER)) | {"digest": _digest(state, fed, folder)}
+    _write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return Result(folder, summary, state)
+
+
+def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: Record | None) -> Record:
+    """Every round that is left, then the newcomers."""
+    method = experiment.method
+    if checkpoint is None:
+        fed.ledger.write("partition", **fed.population.partition())
+        _hand_out_public(experiment, fed)
+        state, last = method.start(fed), 0
+        fed.finish()
+        _save(folder, fed, state, 0, done=False)
+    else:
+        state, last = checkpoint.group("state"), int(checkpoint.number("round"))
+        fed.memories.update({int(client): str(version) for client, version in checkpoint.group("memories").items()})
+        if checkpoint["done"]:
+            return state
+        _sweep(folder, fed)
+    reached = bool(checkpoint and checkpoint["reached"])
+    while last < experiment.rounds and not reached:
+        last += 1
+        state, reached = _one_round(experiment, fed, state, last)
+        over = reached or last == experiment.rounds
+        _save(folder, fed, state, last, done=over and experiment.newcomers is None, reached=reached)
+    if experiment.newcomers is not None:
+        _welcome(experiment, fed, state, last)
+        _save(folder, fed, state, last, done=True, reached=reached)
+    return state
+
+
+def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> tuple[Record, bool]:
+    """One round and its evaluation; whether the accuracy to stop at is reached."""
+    began = time.perf_counter()
+    settings = experiment.evaluation
+    wanted = experiment.protocols if round % settings.every == 0 or round == experiment.rounds else ()
+    size = experiment.cohort_size(len(fed.clients))
+    fed.begin(round, draw_cohort(experiment.seed, round, len(fed.clients), size), wanted)
+    state = experiment.method.round(state, fed)
+    fed.finish()
+    found = fed.measure(state, _visited(experiment, len(fed.clients))) if wanted else {}
+    where = dict(sorted(fed.seconds.items()))
+    fed.ledger.write("round", round=round, seconds=time.perf_counter() - began, where=where)
+    reached = settings.stop_at is not None and bool(wanted) and found.get(wanted[0], 0.0) >= settings.stop_at
+    return state, reached
+
+
+def _visited(experiment: Experiment, clients: int) -> Sequence[int]:
+    """The clients that evaluation visits: all, a fixed choice of so many of them, or those named."""
+    wanted = experiment.evaluation.clients
+    if isinstance(wanted, tuple):
+        return sorted(set(wanted))
+    if clients <= wanted:
+        return range(clients)
+    return sorted(torch.randperm(clients, generator=generator(experiment.seed, "visited"))[:wanted].tolist())
+
+
+def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
+    """Book the public data, as sent or as already there; either way it has its own lines."""
+    public = fed.population.public
+    if public is not None and experiment.data.public is not None:
+        for client in fed.clients:
+            fed.charge(client, "down", "public data", public.x.nbytes if experiment.data.public.sent else 0)
+
+
+def _welcome(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
+    """Clients held out of training join: each adapts by itself from what the method gives newcomers."""
+    assert experiment.newcomers is not None
+    fed.begin(round + 1, fed.population.newcomers, ())
+    message = experiment.method.welcome(state) | Record(epochs=experiment.newcomers.epochs)
+    for reply in fed.ask("adapt", message):
+        curve = [float(value) for value in reply.record.tensors["curve"]]
+        tail = curve[-max(1, len(curve) // 5) :]
+        plateau = sum(tail) / len(tail)
+        arrived = next(epoch for epoch, value in enumerate(curve) if value >= plateau - PLATEAU)
+        fed.ledger.write("newcomer", client=reply.client, accuracy=curve, plateau=plateau, epochs_to_plateau=arrived)
+        for epoch, value in enumerate(curve):
+            found = {"protocol": "new_client", "client": reply.client, "metric": "accuracy", "value": value, "epoch": epoch}
+            fed.ledger.write("evaluation", round=round + 1, **found)
+
+
+def _save(folder: Path, fed: Coordinator, state: Record, round: int, *, done: bool, reached: bool = False) -> None:
+    """Put the ledger, then the checkpoint, on disk; only then forget memories that no checkpoint needs."""
+    if done:
+        fed.ledger.write("end", round=round, reached=reached)
+    versions = {str(client): version for client, version in fed.memories.items()}
+    marks = {"round": round, "ledger": fed.ledger.commit(), "done": done, "reached": reached}
+    write(Record({"state": state, "memories": versions, **marks}), folder / CHECKPOINT)
+    fed.forget()
+
+
+def _sweep(folder: Path, fed: Coordinator) -> None:
+    """Remove memories, whole or half-written, of the round that was under way when the run stopped."""
+    kept = {memory_file(folder, client, version) for client, version in fed.memories.items()}
+    for path in (folder / "memory").glob("*"):
+        if path not in kept:
+            path.unlink()
+
+
+def _digest(state: Record, fed: Coordinator, folder: Path) -> str:
+    """SHA-256 of the final state of the server and of every client."""
+    sha = hashlib.sha256(state.digest().encode())
+    for client, version in sorted(fed.memories.items()):
+        sha.update(f"{client}:{read(memory_file(folder, client, version)).digest()}".encode())
+    return sha.hexdigest()
+
+
+def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:
+    """A folder for a new run that does not exist yet: name, method, seed, and a number where that is taken."""
+    stem = f"{experiment.name}-{experiment.method.name or type(experiment.method).__name__.lower()}-s{experiment.seed}"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+    return next(root / name for name in names if not (root / name).exists())
+
+
+def _cut(path: Path, length: int | None) -> int:
+    """Shorten a ledger to what the checkpoint vouches for (without one: to its first line); how many bytes went."""
+    data = path.read_bytes()
+    keep = data.index(b"\n") + 1 if length is None else length
+    os.truncate(path, keep)
+    return len(data) - keep
+
+
+def _write_text(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    """One torch thread, as every worker has: how sums are split over threads changes bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""Several runs that answer a question: comparisons, and papers' tables run again."""

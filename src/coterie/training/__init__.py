@@ -1,0 +1,1 @@
+"""How a network is trained: the one loop, objectives, optimisers and schedules, scores."""

@@ -1,0 +1,145 @@
+"""The one training loop. It takes a description of what to train and gives back what came out; nothing else calls `backward`.
+
+An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
+extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
+an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
+by sample, or per batch when augmentation makes every picture new. What is known by sample from elsewhere (the consensus of a
+federation about public data) is looked up in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.models import Staged
+
+__all__ = ["CrossEntropy", "Imitation", "Objective", "Proximal", "Step", "divergence"]
+
+
+@dataclass
+class Step:
+    """What an objective sees of one batch."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    start: Mapping[str, Tensor]
+    """The tensors training began from, by name."""
+    frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    """Outputs of the frozen networks for this batch."""
+    parts: list[float] = field(default_factory=list)
+    """What each term of a sum came to, its weight included."""
+
+    @cached_property
+    def features(self) -> Tensor:
+        """What the head of a staged network sees."""
+        if not isinstance(self.model, Staged):
+            raise TypeError("features need a coterie.models.Staged network: named stages ending in a head")
+        return self.model.features(self.x)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Class scores; of a staged network they come from `features`, so that both cost one pass."""
+        out: Tensor = self.model[-1](self.features) if isinstance(self.model, Staged) else self.model(self.x)
+        return out
+
+
+class Objective:
+    """A term to minimise; terms add up and can be weighted.
+
+    >>> 0.5 * CrossEntropy() + 0.0 * Proximal()
+    Sum(terms=(Weighted(weight=0.5, term=CrossEntropy()),))
+    """
+
+    def __call__(self, step: Step) -> Tensor:
+        """The scalar loss of one batch."""
+        raise NotImplementedError
+
+    def __add__(self, other: Objective) -> Objective:
+        return Sum((*_terms(self), *_terms(other)))
+
+    def __rmul__(self, weight: float) -> Objective:
+        return Weighted(float(weight), self)
+
+
+@dataclass(frozen=True)
+class Weighted(Objective):
+    """A term times a number."""
+
+    weight: float
+    term: Objective
+
+    def __call__(self, step: Step) -> Tensor:
+        return self.weight * self.term(step)
+
+
+@dataclass(frozen=True)
+class Sum(Objective):
+    """Terms added up, those with weight 0 left out."""
+
+    terms: tuple[Objective, ...]
+
+    def __call__(self, step: Step) -> Tensor:
+        first, *rest = values = [term(step) for term in self.terms]
+        step.parts.extend(value.item() for value in values)
+        return sum(rest, start=first)
+
+
+def _terms(objective: Objective) -> tuple[Objective, ...]:
+    if isinstance(objective, Sum):
+        return objective.terms
+    return () if isinstance(objective, Weighted) and objective.weight == 0 else (objective,)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Objective):
+    """Mean cross-entropy of the logits.
+
+    >>> step = Step(nn.Identity(), torch.zeros(2, 4), torch.tensor([0, 3]), start={})
+    >>> round(CrossEntropy()(step).item(), 4)  # log 4
+    1.3863
+    """
+
+    def __call__(self, step: Step) -> Tensor:
+        return F.cross_entropy(step.logits, step.y)
+
+
+@dataclass(frozen=True)
+class Proximal(Objective):
+    """Half the squared distance of the parameters (not the buffers) to where they started (Li et al. 2020, Eq. 2).
+
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(net.weight, 0.5)
+    >>> away = {"weight": net.weight.detach() - 2.0}
+    >>> Proximal()(Step(net, torch.zeros(1, 1), torch.zeros(1), start=away)).item()
+    2.0
+    """
+
+    def __call__(self, step: Step) -> Tensor:
+        distances = [(p - step.start[name]).square().sum() for name, p in step.model.named_parameters() if p.requires_grad]
+        return 0.5 * torch.stack(distances).sum()
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher || student) of logits, at temperature 1: summed over classes, averaged over the batch, the teacher detached.
+
+    >>> divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])).item()  # a shift of all logits changes nothing
+    0.0
+    """
+    return F.kl_div(student.log_softmax(1), teacher.detach().log_softmax(1), reduction="batchmean", log_target=True)
+
+
+@dataclass(frozen=True)
+class Imitation(Objective):
+    """The divergence of the logits from those of a teacher, found among the frozen outputs by its name."""
+
+    teacher: str
+
+    def __call__(self, step: Step) -> Tensor:
+        return divergence(step.frozen[self.teacher], step.logits)
