@@ -2,9 +2,9 @@
 
     python benchmarks/fccl.py [--data FOLDER] [--repeats 5]
 
-Four digit domains, four slim networks, 1,000 public pictures, on one thread. The whole is a real round through `coterie.running.rounds.run`
+Four digit domains, four slim networks, 1,000 public images, on one thread. The whole is a real round through `coterie.running.rounds.run`
 on the inline engine: messages encoded, decoded and booked, memories of three models written, replies admitted, a checkpoint.
-The parts are bare torch loops over the same pictures: the public forward pass, public training with the cross-correlation loss, and
+The parts are bare torch loops over the same images: the public forward pass, public training with the cross-correlation loss, and
 private training with both teachers, whose outputs are computed once. Rounds and parts take turns; what is printed are ratios of
 CPU seconds: the median over rounds, each against the mean of the parts measured just before and just after it.
 """
@@ -28,7 +28,7 @@ from coterie.ledger import Event
 from coterie.methods.fccl import correlation
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
-from coterie.site import Bench, Site
+from coterie.site import ModelCache, Site
 
 EVALUATED = 64
 LAM = 0.0051
@@ -109,8 +109,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     plan = experiment(options.repeats + 1)
-    population, bench = plan.population(options.data), Bench()
-    sites = [population.site(client, 1, bench) for client in range(4)]
+    population, cache = plan.population(options.data), ModelCache()
+    sites = [population.site(client, 1, cache) for client in range(4)]
     wholes, bare, since = list[float](), list[dict[str, float]](), [0.0]
 
     def turn(event: Event) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/frozen.py [--data FOLDER] [--repeats 5]
 
-One client of McMahan's MNIST (600 pictures, the 5x5 CNN, B = 10) trains five epochs under each method in turn, on one thread; what is
-printed is the median over repeats of the ratio to FedAvg in the same repeat. With augmentation every picture is new, so frozen outputs
+One client of McMahan's MNIST (600 images, the 5x5 CNN, B = 10) trains five epochs under each method in turn, on one thread; what is
+printed is the median over repeats of the ratio to FedAvg in the same repeat. With augmentation every image is new, so frozen outputs
 are computed for every batch: the second table shows what the cache saves.
 """
 
@@ -21,7 +21,7 @@ from coterie.methods import FedAvg, FedFusion, FedMMD, TwoStreamL2
 from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.running.experiment import Experiment
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 
 METHODS: dict[str, FedAvg] = {
     "fedavg": FedAvg(),
@@ -33,9 +33,9 @@ METHODS: dict[str, FedAvg] = {
 }
 
 
-def train_once(population: Population, bench: Bench, method: FedAvg, round: int) -> float:
+def train_once(population: Population, cache: ModelCache, method: FedAvg, round: int) -> float:
     """CPU seconds that one client's task takes: they hear little of a noisy neighbour."""
-    server, site = (population.site(client, round, bench) for client in (SERVER, 0))
+    server, site = (population.site(client, round, cache) for client in (SERVER, 0))
     server.architecture = method.network(server.architecture, SERVER)
     site.architecture = method.network(site.architecture, 0)
     model = Record({name: value for name, value in server.fresh().items() if not name.startswith("past.")})
@@ -46,8 +46,8 @@ def train_once(population: Population, bench: Bench, method: FedAvg, round: int)
 
 def ratios(plan: Experiment, folder: Path | None, repeats: int) -> dict[str, float]:
     """Each method's time over FedAvg's, the median over repeats; the first repeat warms up."""
-    population, bench = plan.population(folder), Bench()
-    times = [{name: train_once(population, bench, method, turn + 1) for name, method in METHODS.items()} for turn in range(repeats + 1)]
+    population, cache = plan.population(folder), ModelCache()
+    times = [{name: train_once(population, cache, method, turn + 1) for name, method in METHODS.items()} for turn in range(repeats + 1)]
     return {name: round(median(turn[name] / turn["fedavg"] for turn in times[1:]), 3) for name in METHODS}
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     found = {
         "outputs computed once a round": ratios(plan, options.data, options.repeats),
         "outputs computed per batch (augmentation on)": ratios(
-            plan.but(training=plan.training.but(augment="crop-flip")), options.data, options.repeats
+            plan.replace(training=plan.training.replace(augment="crop-flip")), options.data, options.repeats
         ),
     }
     print(json.dumps(found, indent=2))

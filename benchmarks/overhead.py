@@ -5,7 +5,7 @@
 The workload is McMahan's: MNIST, the 5x5 CNN, 100 clients of two shards, 10 a round, B = 10, E = 1. Bare loops and rounds take
 turns, so that a noisy neighbour disturbs both; each round is set against the bare loops right before and after it, and the ratio
 printed is the median over rounds of round / (bare loop / workers).
-The bare loop holds its pictures as normalised float tensors and does nothing but forward, backward and step.
+The bare loop holds its images as normalised float tensors and does nothing but forward, backward and step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from coterie import Experiment, run
 from coterie.ledger import Event
 from coterie.population import Population
 from coterie.running.federation import draw_cohort
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 
 
 def bare_loop(population: Population, cohort: tuple[int, ...]) -> float:
     """Seconds to train on the cohort's samples, one client after the other, without any of our machinery."""
-    bench = Bench()
-    data = [population.site(client, 0, bench).train.one_batch() for client in cohort]
-    net = population.site(SERVER, 0, bench).model()
+    cache = ModelCache()
+    data = [population.site(client, 0, cache).train.one_batch() for client in cohort]
+    net = population.site(SERVER, 0, cache).model()
     torch.set_num_threads(1)
     began = time.perf_counter()
     for x, y in data:

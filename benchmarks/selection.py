@@ -1,6 +1,6 @@
-"""What choosing maps costs a client: 2,500 maps at G1 of WRN-40-1 as a share of one local epoch over the same pictures, in one run.
+"""What choosing maps costs a client: 2,500 maps at G1 of WRN-40-1 as a share of one local epoch over the same images, in one run.
 
-    python benchmarks/selection.py [--data FOLDER] [--repeats 3] [--pictures 2500]
+    python benchmarks/selection.py [--data FOLDER] [--repeats 3] [--images 2500]
 
 One client of CIFAR-10 with four classes, on one thread, in CPU seconds; shares are medians over repeats of the ratio to the epoch of the
 same repeat. The selection proper starts from maps (projection, PCA, k-means); `with extraction` adds the pass of the lower part that
@@ -27,7 +27,7 @@ from coterie.methods import SplitMetadata
 from coterie.methods.split_metadata import BATCH
 from coterie.record import Record
 from coterie.running.experiment import Experiment
-from coterie.site import Bench, Site
+from coterie.site import ModelCache, Site
 
 T = TypeVar("T")
 CLASSES = 4
@@ -91,23 +91,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--pictures", type=int, default=2500)
+    parser.add_argument("--images", type=int, default=2500)
     options = parser.parse_args()
     torch.set_num_threads(1)
     table = {
         "name": "selection",
         "data": {"source": "cifar10"},
-        "partition": {"name": "classes", "clients": 1, "per_client": CLASSES, "samples": options.pictures // CLASSES},
+        "partition": {"name": "classes", "clients": 1, "per_client": CLASSES, "samples": options.images // CLASSES},
         "model": "wrn-40-1",
         "method": {"name": "split-metadata", "level": "G1"},
         "training": {"batch": 50},
     }
     plan = Experiment.parse(table)
     assert isinstance(plan.method, SplitMetadata)
-    site = plan.population(options.data).site(0, 1, Bench())
+    site = plan.population(options.data).site(0, 1, ModelCache())
     model = site.fit(site.fresh(), plan.method.objective()).params
     found = {
-        "pictures": len(site.train),
+        "images": len(site.train),
         "share of a local epoch": shares(plan.method, site, model, options.repeats),
         "quality": quality(plan.method, site, model),
     }

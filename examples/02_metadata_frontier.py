@@ -33,7 +33,7 @@ from coterie.methods.split_metadata import MetaTraining, Upper
 from coterie.population import Population
 from coterie.results.report.style import BYTES, PER_CENT, blank, colour, save, styled
 from coterie.results.tables import amount
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.training.optimisers import Sgd
 
 LEVELS = ("G1", "G2", "G3")
@@ -97,16 +97,16 @@ class Found:
     accuracy: float
 
 
-def gather(arm: Arm, population: Population, model: Record, bench: Bench, budget: int) -> list[Record]:
+def gather(arm: Arm, population: Population, model: Record, cache: ModelCache, budget: int) -> list[Record]:
     """The clients' part: what each of them sends."""
     method = arm.method(budget)
-    return [method.metadata(population.site(client, 1, bench), model) for client in range(population.clients)]
+    return [method.metadata(population.site(client, 1, cache), model) for client in range(population.clients)]
 
 
-def measure(arm: Arm, sent: Sequence[Record], population: Population, model: Record, bench: Bench, budget: int, steps: int) -> Found:
+def measure(arm: Arm, sent: Sequence[Record], population: Population, model: Record, cache: ModelCache, budget: int, steps: int) -> Found:
     """The server's part, and a test."""
     maps = Maps.join((each.group("maps"), each.tensors["labels"]) for each in sent)
-    server = population.site(SERVER, 1, bench)
+    server = population.site(SERVER, 1, cache)
     composed = replace(arm.method(budget), server=arm.training(len(maps), steps)).compose(server, model, maps)
     payload = sum(each.payload_bytes for each in sent)
     accuracy = server.score(composed).values()["accuracy"]
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="where data sets lie")
     parser.add_argument("--out", type=Path, default=Path("frontier"))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--train", type=int, default=2000, help="training pictures, over 20 clients")
+    parser.add_argument("--train", type=int, default=2000, help="training images, over 20 clients")
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--budget", type=int, default=5, help="maps of a class that a client sends")
@@ -206,12 +206,12 @@ def main() -> None:
     for seed in map(int, options.seeds.split(",")):
         population, model, accuracy = federated(options, seed)
         plain.append(accuracy)
-        model_bytes, bench, sent = model.payload_bytes, Bench(), dict[Arm, list[Record]]()
+        model_bytes, cache, sent = model.payload_bytes, ModelCache(), dict[Arm, list[Record]]()
         for arm in arms():
             plainly = replace(arm, help="-")  # help is for the server: the clients send the same
             if plainly not in sent:
-                sent[plainly] = gather(arm, population, model, bench, options.budget)
-            found.append(measure(arm, sent[plainly], population, model, bench, options.budget, options.steps))
+                sent[plainly] = gather(arm, population, model, cache, options.budget)
+            found.append(measure(arm, sent[plainly], population, model, cache, options.budget, options.steps))
             print(f"seed {seed}: {arm}: {100 * found[-1].accuracy:.2f}%, {found[-1].payload} bytes a client", flush=True)
     with (options.out / "frontier.csv").open("w", newline="") as file:
         rows = csv.writer(file)

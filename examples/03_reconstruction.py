@@ -1,13 +1,13 @@
-"""What maps give away: how well a small decoder turns the activation maps of G1, G2 and G3 back into pictures.
+"""What maps give away: how well a small decoder turns the activation maps of G1, G2 and G3 back into images.
 
-Split training sends maps to the server, which also knows the lower part that made them. Whoever holds that lower part and some pictures
-of the same kind can train a decoder on pairs of map and picture; here on half of the CIFAR-10 pictures that the network was trained on,
+Split training sends maps to the server, which also knows the lower part that made them. Whoever holds that lower part and some images
+of the same kind can train a decoder on pairs of map and image; here on half of the CIFAR-10 images that the network was trained on,
 tested on others that neither the decoder nor the network has seen. Printed for each level: mean squared error, PSNR and SSIM (7x7
-windows) of pictures in [0, 1], beside those of the mean picture, which knows nothing of the map.
+windows) of images in [0, 1], beside those of the mean image, which knows nothing of the map.
 
     python examples/03_reconstruction.py --data FOLDER --out reconstruction
 
-writes `reconstruction.md` and `reconstruction.png` (original, G1, G2, G3). `--pictures 100 --rounds 1 --epochs 1` shows that it runs.
+writes `reconstruction.md` and `reconstruction.png` (original, G1, G2, G3). `--images 100 --rounds 1 --epochs 1` shows that it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coterie.data.maps import Maps, pack
 from coterie.methods import SplitMetadata
 from coterie.population import Population
 from coterie.seeds import scoped
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.training.loop import fit, frozen, outputs_of, snapshot
 from coterie.training.objectives import Step
 from coterie.training.optimisers import Adam
@@ -37,23 +37,23 @@ LEVELS = ("G1", "G2", "G3")
 
 @dataclass(frozen=True)
 class Reconstruction(Objective):
-    """Mean squared error of the pictures that come out; the `labels` are the pictures themselves."""
+    """Mean squared error of the images that come out; the `labels` are the images themselves."""
 
     def __call__(self, step: Step) -> Tensor:
         return F.mse_loss(step.model(step.x), step.y)
 
 
-def decoder(channels: int, side: int, picture: int, width: int = 32) -> nn.Sequential:
-    """Convolutions at the size of the map, then doubled until it has the picture's size."""
+def decoder(channels: int, side: int, image: int, width: int = 32) -> nn.Sequential:
+    """Convolutions at the size of the map, then doubled until it has the image's size."""
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-    while side < picture:
+    while side < image:
         side *= 2
         layers += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
     return nn.Sequential(*layers, nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 3, 3, padding=1), nn.Sigmoid())
 
 
 def ssim(a: Tensor, b: Tensor, window: int = 7) -> float:
-    """Structural similarity (Wang et al. 2004) with flat windows, for values in [0, 1]; 1 for equal pictures."""
+    """Structural similarity (Wang et al. 2004) with flat windows, for values in [0, 1]; 1 for equal images."""
 
     def local(x: Tensor) -> Tensor:
         return F.avg_pool2d(x, window, stride=1)
@@ -77,7 +77,7 @@ def federated(options: argparse.Namespace) -> tuple[Population, Record]:
         {
             "name": "reconstruction",
             "rounds": options.rounds,
-            "data": {"source": "cifar10", "train": 2 * options.pictures, "test": options.test},
+            "data": {"source": "cifar10", "train": 2 * options.images, "test": options.test},
             "partition": {"name": "classes", "clients": 20, "per_client": 2},
             "model": "wrn-10-1",
             "method": {"name": "fedavg", "weighting": "uniform"},
@@ -90,8 +90,8 @@ def federated(options: argparse.Namespace) -> tuple[Population, Record]:
     return plan.population(options.data), result.state.group("model")
 
 
-def pictures_of(x: Tensor, population: Population) -> Tensor:
-    """Inputs of a network as pictures in [0, 1] again."""
+def images_of(x: Tensor, population: Population) -> Tensor:
+    """Inputs of a network as images in [0, 1] again."""
     mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in (population.pool.mean, population.pool.std))
     return (x * std + mean).clamp(0, 1).float()
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="where data sets lie")
     parser.add_argument("--out", type=Path, default=Path("reconstruction"))
-    parser.add_argument("--pictures", type=int, default=1000, help="for the decoder; the network is trained on twice as many")
+    parser.add_argument("--images", type=int, default=1000, help="for the decoder; the network is trained on twice as many")
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=12, help="of the decoder")
@@ -109,11 +109,11 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     population, model = federated(options)
-    site, server = population.site(0, 1, Bench()), population.site(SERVER, 1, Bench())
-    inputs, _ = population.pooled(range(population.clients)).batch(torch.arange(0, 2 * options.pictures, 2))
+    site, server = population.site(0, 1, ModelCache()), population.site(SERVER, 1, ModelCache())
+    inputs, _ = population.pooled(range(population.clients)).batch(torch.arange(0, 2 * options.images, 2))
     tested, _ = server.test.one_batch()
-    known, true = pictures_of(inputs, population), pictures_of(tested, population)
-    found = {"mean picture": known.mean(0).expand_as(true)}
+    known, true = images_of(inputs, population), images_of(tested, population)
+    found = {"mean image": known.mean(0).expand_as(true)}
     for level in LEVELS:
         run_lower = SplitMetadata(level=level).lower(site, model)
         maps, theirs = (Maps(pack(run_lower(x), "float16"), y) for x, y in ((inputs, known), (tested, true)))
@@ -132,13 +132,13 @@ def main() -> None:
 
 
 def grid(rows: dict[str, Tensor], path: Path, columns: int = 10) -> None:
-    """Pictures in rows with a name each."""
+    """Images in rows with a name each."""
     figure = Figure(figsize=(columns * 0.7, len(rows) * 0.75), layout="constrained")
     axes = figure.subplots(len(rows), columns)
-    for line, (name, pictures) in zip(axes, rows.items(), strict=True):
+    for line, (name, images) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-        for place, picture in zip(line, pictures, strict=False):
-            place.imshow(picture.permute(1, 2, 0).numpy())
+        for place, image in zip(line, images, strict=False):
+            place.imshow(image.permute(1, 2, 0).numpy())
             place.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=150)
 

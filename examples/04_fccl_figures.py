@@ -1,10 +1,10 @@
-"""FCCL's pictures from finished runs: what models make of their own and of foreign domains (Figure 4), cross-correlation on public and
+"""FCCL's images from finished runs: what models make of their own and of foreign domains (Figure 4), cross-correlation on public and
 private data (Figure 5), and own-domain accuracy and local loss over rounds (Figure 6).
 
-    python examples/04_fccl_figures.py RUN [RUN ...] --out FOLDER [--data FOLDER] [--pictures 60]
+    python examples/04_fccl_figures.py RUN [RUN ...] --out FOLDER [--data FOLDER] [--images 60]
 
 Each RUN is a folder that `coterie run` or `coterie compare` has written for clients with domains, one per method. Figure 4 is a t-SNE
-(scikit-learn) of what the head of each client's network sees of every domain's test pictures; Figures 5 and 6 are read off the
+(scikit-learn) of what the head of each client's network sees of every domain's test images; Figures 5 and 6 are read off the
 ledgers. The private matrix is among the client's own logits, because a client has nobody else's there.
 """
 
@@ -28,7 +28,7 @@ from coterie.models import staged
 from coterie.record import Record, read
 from coterie.results.report.style import colour, line_of, styled
 from coterie.running.rounds import started
-from coterie.site import Bench, Site
+from coterie.site import ModelCache, Site
 from coterie.training.loop import frozen, outputs_of
 
 Array = NDArray[np.float64]
@@ -43,15 +43,15 @@ def sites_and_models(folder: Path, data: Path | None) -> Iterator[tuple[Site, Re
     for client in range(population.clients):
         version = checkpoint.group("memories").get(str(client))
         memory = read(memory_file(folder, client, str(version)))
-        site = population.site(client, 0, Bench(), frozenset({"inter"}))
+        site = population.site(client, 0, ModelCache(), frozenset({"inter"}))
         site.architecture = experiment.method.network(site.architecture, client)
         yield site, experiment.method.models(checkpoint.group("state"), memory, site)["intra"]
 
 
-def embedding(site: Site, params: Record, pictures: int) -> tuple[Array, Array, Array]:
-    """Two coordinates, the class and the domain of the first pictures of every domain's test set."""
+def embedding(site: Site, params: Record, images: int) -> tuple[Array, Array, Array]:
+    """Two coordinates, the class and the domain of the first images of every domain's test set."""
     look = frozen(site.model(), params, lambda model, x: staged(model).features(x).flatten(1))
-    parts = [data.only(torch.arange(min(pictures, len(data)))) for data in site.tests.values()]
+    parts = [data.only(torch.arange(min(images, len(data)))) for data in site.tests.values()]
     features = torch.cat([outputs_of(look, part) for part in parts]).double().numpy()
     classes = torch.cat([part.labels for part in parts]).double().numpy()
     domains = np.repeat(np.arange(len(parts)), [len(part) for part in parts]).astype(np.float64)
@@ -59,9 +59,9 @@ def embedding(site: Site, params: Record, pictures: int) -> tuple[Array, Array, 
     return TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(features).astype(np.float64), classes, domains
 
 
-def figure_4(folders: list[Path], data: Path | None, pictures: int) -> Figure:
+def figure_4(folders: list[Path], data: Path | None, images: int) -> Figure:
     """A row a run, a panel a client: colours are classes, full marks the own domain, hollow ones the others'."""
-    rows = [[(site, embedding(site, params, pictures)) for site, params in sites_and_models(folder, data)] for folder in folders]
+    rows = [[(site, embedding(site, params, images)) for site, params in sites_and_models(folder, data)] for folder in folders]
     figure = Figure(figsize=(7.0, 1.9 * len(rows) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), len(rows[0]), squeeze=False)
     for folder, row, line in zip(folders, rows, axes, strict=True):
@@ -138,11 +138,11 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--pictures", type=int, default=60)
+    parser.add_argument("--images", type=int, default=60)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with styled():
-        figures = {"embeddings": figure_4(options.runs, options.data, options.pictures), "over-rounds": figure_6(options.runs)}
+        figures = {"embeddings": figure_4(options.runs, options.data, options.images), "over-rounds": figure_6(options.runs)}
         for folder in options.runs:
             if (matrices := figure_5(folder)) is not None:
                 figures[f"correlation-{started(folder).method.name}"] = matrices

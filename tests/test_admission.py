@@ -13,7 +13,7 @@ from coterie.ledger import events
 from coterie.method import task
 from coterie.methods import FedAvg
 from coterie.record import Record
-from coterie.running.admission import Admission, QuorumError, objection
+from coterie.running.admission import Admission, QuorumError, rejection
 from coterie.running.rounds import resume, run
 from coterie.testing import small_experiment
 
@@ -39,13 +39,13 @@ SENT = Record(model={"w": torch.zeros(2), "n": torch.tensor(3)})
     ],
 )
 def test_objections(reply, reason) -> None:
-    assert objection(reply, SENT, Admission()) == reason
+    assert rejection(reply, SENT, Admission()) == reason
 
 
 def test_norm_bound() -> None:
     reply = Record(model={"w": torch.tensor([3.0, 4.0]), "n": torch.tensor(3)})
-    assert objection(reply, SENT, Admission(max_norm=5.0)) is None
-    assert objection(reply, SENT, Admission(max_norm=4.9)) == "its distance 5 is over the bound 4.9"
+    assert rejection(reply, SENT, Admission(max_norm=5.0)) is None
+    assert rejection(reply, SENT, Admission(max_norm=4.9)) == "its distance 5 is over the bound 4.9"
 
 
 class Bad(FedAvg):
@@ -65,7 +65,7 @@ class Bad(FedAvg):
 
 
 def test_bad_replies_are_dropped_named_and_counted(tmp_path) -> None:
-    plan = small_experiment(Bad()).but(cohort=1.0, admission=Admission(faults="drop"))
+    plan = small_experiment(Bad()).replace(cohort=1.0, admission=Admission(faults="drop"))
     result = run(plan, tmp_path / "run", engine=Inline())
     rejected = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
     assert [(e["round"], e["client"], e["task"]) for e in rejected] == [
@@ -91,14 +91,14 @@ def test_the_mean_is_over_who_was_admitted(tmp_path) -> None:
             others = [client for client in fed.cohort if client != 1]
             return Record(model=weighted_mean(fed.ask("train", state, clients=others), "model"))
 
-    plan = small_experiment(Bad(), rounds=1).but(cohort=1.0)
+    plan = small_experiment(Bad(), rounds=1).replace(cohort=1.0)
     dropped = run(plan, tmp_path / "a", engine=Inline())
-    absent = run(plan.but(method=Without()), tmp_path / "b", engine=Inline())
+    absent = run(plan.replace(method=Without()), tmp_path / "b", engine=Inline())
     assert dropped.state == absent.state
 
 
 def test_too_few_replies_stop_the_run_and_leave_the_checkpoint_whole(tmp_path) -> None:
-    plan = small_experiment(Bad()).but(cohort=1.0, admission=Admission(quorum=0.8, faults="drop"))
+    plan = small_experiment(Bad()).replace(cohort=1.0, admission=Admission(quorum=0.8, faults="drop"))
     with pytest.raises(QuorumError, match=r"round 2, task 'train': 3 of 5 replies admitted, 4 needed; client 1: .* not finite"):
         run(plan, tmp_path / "run", engine=Inline())
     with pytest.raises(QuorumError, match="round 2"):

@@ -51,8 +51,8 @@ def test_a_method_that_the_experiment_sets_up_is_compared_as_set_up(tmp_path) ->
 def test_a_folder_is_named_by_experiment_and_code(tmp_path, monkeypatch) -> None:
     plan = small_experiment(FedAvg())
     first = arm(plan, tmp_path, "fedavg")
-    assert first.folder == arm(plan.but(engine={"name": "inline"}), tmp_path, "fedavg").folder
-    assert first.folder != arm(plan.but(rounds=4), tmp_path, "fedavg").folder
+    assert first.folder == arm(plan.replace(engine={"name": "inline"}), tmp_path, "fedavg").folder
+    assert first.folder != arm(plan.replace(rounds=4), tmp_path, "fedavg").folder
     monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "another")
     assert first.folder != arm(plan, tmp_path, "fedavg").folder
 
@@ -69,7 +69,7 @@ def test_the_code_of_a_users_own_method_counts(tmp_path, monkeypatch) -> None:
 
 
 def test_the_ledger_says_which_code_wrote_it(tmp_path) -> None:
-    plan = small_experiment(FedAvg()).but(engine={"name": "inline"})
+    plan = small_experiment(FedAvg()).replace(engine={"name": "inline"})
     run(plan, tmp_path / "run")
     assert next(events(tmp_path / "run" / "ledger.jsonl"))["code"] == code_digest(plan)
 

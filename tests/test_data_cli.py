@@ -131,7 +131,7 @@ def test_verify_all_that_is_there(tmp_path: Path, data_folder: Path) -> None:
     out = said("data", "verify", "--data", tmp_path)
     assert "1,442 + 355" in out
     assert "6,000 + 3,000" in out
-    assert "svhn: a part of svhn: 6,000 of 73,257 training and 3,000 of 26,032 test pictures" in out
+    assert "svhn: a part of svhn: 6,000 of 73,257 training and 3,000 of 26,032 test images" in out
     assert "mnist" not in out
 
 
@@ -154,7 +154,7 @@ def test_verify_goes_on_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_show(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / "new" / f"picture.{ending}"
+    path = tmp_path / "new" / f"image.{ending}"
     assert said("data", "show", "digits-two-class", "--out", path) == f"written to {path}\n"
     assert path.stat().st_size > 1000
 
@@ -162,7 +162,7 @@ def test_show(ending: str, tmp_path: Path) -> None:
 def test_show_by_default_and_with_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = json.loads(said("data", "show", "digits-two-class", "--json", "--set", "partition.clients=20"))
-    assert found == {"picture": "digits-two-class-partition.png", "clients": 20, "note": ""}
+    assert found == {"image": "digits-two-class-partition.png", "clients": 20, "note": ""}
     assert [path.name for path in tmp_path.iterdir()] == ["digits-two-class-partition.png"]
 
 
@@ -172,8 +172,8 @@ def test_show_by_default_and_with_overrides(tmp_path: Path, monkeypatch: pytest.
         (["digit-two-class"], "experiment 'digit-two-class' is neither a file nor the name of one: did you mean 'digits-two-class'?"),
         (["digits-two-class", "--set", "partition.clientz=3"], "partition.clientz = 3: no such key here, did you mean 'clients'?"),
         (["digits-two-class", "--set", "partition.clients=5000"], "partition.clients = 5000: "),
-        (["digits-two-class", "--out", "picture.bmp"], "picture 'picture.bmp' has no format we write"),
-        (["digits-two-class", "--out", "taken/picture.png"], "taken/picture.png cannot be written: "),
+        (["digits-two-class", "--out", "image.bmp"], "image 'image.bmp' has no format we write"),
+        (["digits-two-class", "--out", "taken/image.png"], "taken/image.png cannot be written: "),
     ],
 )
 def test_show_refuses(

@@ -25,7 +25,7 @@ from coterie.testing import small_experiment
 @pytest.mark.parametrize("model", [{"name": "mlp", "hidden": [16]}, {"name": "resnet10-slim", "width": 0.125}])
 def test_the_same_bits_on_every_engine(tmp_path, method, model) -> None:
     changes = {"model": model, "data": {"source": "digits", "train": 120, "test": 40, "size": 16, "channels": 1}, "cohort": 4}
-    plan = small_experiment(method, rounds=2).but(**changes)
+    plan = small_experiment(method, rounds=2).replace(**changes)
     engines = {"inline": Inline(), **{f"{n} workers": Processes(n) for n in (1, 2, 3)}}
     results = {name: run(plan, tmp_path / name, engine=engine) for name, engine in engines.items()}
     assert len({result.summary["digest"] for result in results.values()}) == 1
@@ -34,8 +34,8 @@ def test_the_same_bits_on_every_engine(tmp_path, method, model) -> None:
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(tmp_path) -> None:
-    plan = small_experiment(Local(), rounds=4).but(cohort=1.0)
-    plan = plan.but(training=plan.training.but(epochs=30, batch=4))
+    plan = small_experiment(Local(), rounds=4).replace(cohort=1.0)
+    plan = plan.replace(training=plan.training.replace(epochs=30, batch=4))
     expected = run(plan, tmp_path / "calm", engine=Inline())
     engine, killed = Processes(2), []
 
@@ -85,18 +85,18 @@ class AnswersWrongly(FedAvg):
 @pytest.mark.parametrize("engine", [Inline(), Processes(2)], ids=["inline", "processes"])
 def test_a_task_that_raises_is_reported_with_client_task_and_round(tmp_path, engine) -> None:
     with pytest.raises(TaskError, match=r"client 2, task 'train', round 2: ZeroDivisionError: no such luck"):
-        run(small_experiment(Raises()).but(cohort=1.0), tmp_path / "run", engine=engine)
+        run(small_experiment(Raises()).replace(cohort=1.0), tmp_path / "run", engine=engine)
 
 
 def test_inline_shows_the_exception_itself(tmp_path) -> None:
     with pytest.raises(TaskError) as caught:
-        run(small_experiment(Raises()).but(cohort=1.0), tmp_path / "run", engine=Inline())
+        run(small_experiment(Raises()).replace(cohort=1.0), tmp_path / "run", engine=Inline())
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_task_that_always_takes_its_worker_down_ends_the_run(tmp_path) -> None:
     with pytest.raises(RunError, match=r"client 2, task 'train', round 1: its worker died 3 times \(exit code 9\)"):
-        run(small_experiment(Dies()).but(cohort=1.0), tmp_path / "run", engine=Processes(2))
+        run(small_experiment(Dies()).replace(cohort=1.0), tmp_path / "run", engine=Processes(2))
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "run" / "live").exists()
 

@@ -15,7 +15,7 @@ from coterie.methods import SplitMetadata
 from coterie.record import Record
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.training.objectives import Step
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -41,7 +41,7 @@ def digits() -> tuple[Experiment, Record]:
         "method": "fedavg",
     }
     plan = Experiment.parse(table)
-    return plan, plan.population().site(SERVER, 0, Bench()).fresh()
+    return plan, plan.population().site(SERVER, 0, ModelCache()).fresh()
 
 
 def test_the_frontier(digits, tmp_path) -> None:
@@ -54,8 +54,8 @@ def test_the_frontier(digits, tmp_path) -> None:
         arm.method(2).check(population)
     few = []
     for arm in (arms[0], arms[8], arms[-1]):
-        sent = frontier.gather(arm, population, model, Bench(), budget=2)
-        few.append(frontier.measure(arm, sent, population, model, Bench(), budget=2, steps=1))
+        sent = frontier.gather(arm, population, model, ModelCache(), budget=2)
+        few.append(frontier.measure(arm, sent, population, model, ModelCache(), budget=2, steps=1))
     assert few[0].maps == few[1].maps == 6
     assert few[0].payload == 6 * (16 * 8 * 8 * 4 + 8)
     assert few[1].payload == 6 * (16 * 8 * 8 + 8 + 8)
@@ -72,25 +72,25 @@ def test_the_server_takes_as_many_steps_whatever_the_maps() -> None:
 
 
 def test_the_reconstruction(digits, tmp_path) -> None:
-    """Pictures come back to scale, equal ones score best, and the decoder gives pictures of the right shape for every level."""
+    """Images come back to scale, equal ones score best, and the decoder gives images of the right shape for every level."""
     rebuild = example("03_reconstruction")
     plan, model = digits
     population = plan.population()
-    site = population.site(0, 1, Bench())
+    site = population.site(0, 1, ModelCache())
     x, _ = site.train.one_batch()
-    pictures = rebuild.pictures_of(x, population)
-    assert (pictures * 255).round().to(torch.uint8).equal(torch.from_numpy(population.pool.x)[population.deal.train[0]])
-    assert rebuild.ssim(pictures, pictures) == pytest.approx(1.0)
-    worse, better = (rebuild.scores((pictures + noise).clamp(0, 1), pictures) for noise in (0.3, 0.03))
+    images = rebuild.images_of(x, population)
+    assert (images * 255).round().to(torch.uint8).equal(torch.from_numpy(population.pool.x)[population.partition.train[0]])
+    assert rebuild.ssim(images, images) == pytest.approx(1.0)
+    worse, better = (rebuild.scores((images + noise).clamp(0, 1), images) for noise in (0.3, 0.03))
     assert worse["MSE"] > better["MSE"]
     assert worse["PSNR (dB)"] < better["PSNR (dB)"]
     assert worse["SSIM"] < better["SSIM"] < 1
     for level in rebuild.LEVELS:
         maps = SplitMetadata(level=level).lower(site, model)(x)
         net = rebuild.decoder(maps.shape[1], maps.shape[2], 8)
-        assert net(maps).shape == pictures.shape
-    assert rebuild.Reconstruction()(Step(torch.nn.Identity(), pictures, pictures, start={})).item() == 0
-    rebuild.grid({"original": pictures, "G1": pictures}, tmp_path / "grid.png", columns=3)
+        assert net(maps).shape == images.shape
+    assert rebuild.Reconstruction()(Step(torch.nn.Identity(), images, images, start={})).item() == 0
+    rebuild.grid({"original": images, "G1": images}, tmp_path / "grid.png", columns=3)
     assert (tmp_path / "grid.png").stat().st_size > 1000
 
 

@@ -51,8 +51,8 @@ GOOD = {
         ({"admission": {"quorun": 1}}, "did you mean 'quorum'?"),
         ({"engine": {"name": "threads"}}, "engine.name = 'threads'"),
         ({"models_by": "turns"}, "models_by = 'turns': should be 'turn', 'group' or 'random'"),
-        ({"spoiled": [-1]}, "spoiled.0 = -1: should be greater than or equal to 0"),
-        ({"spoiled": 3}, "spoiled = 3: should be a valid"),
+        ({"noisy_labels": [-1]}, "noisy_labels.0 = -1: should be greater than or equal to 0"),
+        ({"noisy_labels": 3}, "noisy_labels = 3: should be a valid"),
         ({"evaluation": {"clients": []}}, "evaluation.clients"),
         ({"evaluation": {"clients": 0}}, "evaluation.clients"),
     ],
@@ -69,7 +69,7 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
     [
         ({"partition": {"name": "iid", "clients": 5000}}, "partition.clients = 5000: expected at most 1442 clients"),
         ({"cohort": 5}, "cohort = 5: expected at most the 4 clients in training"),
-        ({"newcomers": {"count": 4}}, "newcomers.count = 4: expected fewer than the 4 clients"),
+        ({"new_clients": {"count": 4}}, "new_clients.count = 4: expected fewer than the 4 clients"),
         ({"model": ["mlp", {"name": "mlp", "hidden": [3]}]}, "method 'fedavg' needs one model for all clients, not 2"),
         ({"model": "lenet5"}, "lenet5"),
         (
@@ -79,10 +79,10 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
         ({"partition": {"name": "permuted", "clients": 4}}, "there is no common test set; try local_pre, local_post"),
         ({"evaluation": {"protocols": ["local_val"]}}, "expected partition.validation above 0"),
         ({"evaluation": {"protocols": ["inter"]}}, "expected partition = 'domains'"),
-        ({"spoiled": [1, 4]}, "spoiled = [1, 4]: there is no client 4, expected numbers from 0 to 3"),
+        ({"noisy_labels": [1, 4]}, "noisy_labels = [1, 4]: there is no client 4, expected numbers from 0 to 3"),
         ({"evaluation": {"clients": [9]}}, "evaluation.clients = [9]: there is no client 9, expected numbers from 0 to 3"),
         (
-            {"evaluation": {"clients": [2]}, "newcomers": {"count": 2}},
+            {"evaluation": {"clients": [2]}, "new_clients": {"count": 2}},
             "evaluation.clients = [2]: there is no client 2, expected numbers from 0 to 1",
         ),
         (
@@ -107,14 +107,14 @@ def test_a_method_that_needs_public_data_says_so() -> None:
 
 
 def test_what_is_resolved_can_be_parsed_again() -> None:
-    plan = Experiment.load("digits-two-class", ["method.name=fedprox", "method.mu=0.5", "newcomers.count=2", "evaluation.targets=[0.5]"])
+    plan = Experiment.load("digits-two-class", ["method.name=fedprox", "method.mu=0.5", "new_clients.count=2", "evaluation.targets=[0.5]"])
     assert Experiment.parse(plan.resolved()) == plan
     assert plan.method == FedProx(mu=0.5)
 
 
 def test_the_engine_does_not_count_in_the_digest() -> None:
     plan = Experiment.parse(GOOD)
-    assert plan.digest() == plan.but(engine={"name": "inline"}).digest() != plan.but(seed=1).digest()
+    assert plan.digest() == plan.replace(engine={"name": "inline"}).digest() != plan.replace(seed=1).digest()
 
 
 def test_overrides(tmp_path) -> None:

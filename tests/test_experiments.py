@@ -73,10 +73,10 @@ def test_builds_its_population(name: str, data_folder: Path) -> None:
     experiment = Experiment.load(name)
     present(experiment, data_folder)
     population = experiment.population(data_folder)
-    deal, pool = population.deal, population.pool
-    assert deal.train.sizes.min() > 0
-    assert deal.train.flat.max() < pool.train
-    assert experiment.cohort_size(deal.clients) <= deal.clients
+    partition, pool = population.partition, population.pool
+    assert partition.train.sizes.min() > 0
+    assert partition.train.flat.max() < pool.train
+    assert experiment.cohort_size(partition.clients) <= partition.clients
     for words in STAND_INS.get(name, ()):
         assert words in pool.note
 

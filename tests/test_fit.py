@@ -14,7 +14,7 @@ from coterie.methods import FedAvg
 from coterie.models import Staged
 from coterie.record import Record
 from coterie.seeds import generator, scoped, seed_of
-from coterie.site import Bench
+from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.loop import batches_of, fit, frozen, snapshot
 from coterie.training.objectives import CrossEntropy, Proximal, Step
@@ -94,7 +94,7 @@ def test_a_kept_optimiser_goes_on_where_it_stopped(optimiser) -> None:
     training = Training(epochs=1, batch=5, optimiser=optimiser, state="kept")
     first = fit(net(), snapshot(net()), data(), CrossEntropy(), training, seed=1)
     second = fit(net(), first.params, data(), CrossEntropy(), training, seed=2, carried=first.carried)
-    fresh = fit(net(), first.params, data(), CrossEntropy(), training.but(state="fresh"), seed=2, carried=first.carried)
+    fresh = fit(net(), first.params, data(), CrossEntropy(), training.replace(state="fresh"), seed=2, carried=first.carried)
 
     plain = net().train()
     torch_optimiser = optimiser.build(plain.parameters(), optimiser.lr)
@@ -128,7 +128,7 @@ def test_frozen_outputs_are_looked_up_by_sample() -> None:
     fit(net(), snapshot(net()), data(), Compare(), training, seed=0, frozen={"teacher": counted})
     assert runs == [23]
     runs.clear()
-    fit(net(), snapshot(net()), data(), Compare(), training.but(augment="crop-flip"), seed=0, frozen={"teacher": counted})
+    fit(net(), snapshot(net()), data(), Compare(), training.replace(augment="crop-flip"), seed=0, frozen={"teacher": counted})
     assert len(runs) == 20
 
 
@@ -183,14 +183,14 @@ def test_scores_by_hand() -> None:
     assert parts.values() == pytest.approx(whole.values())
 
 
-def test_augmentation_moves_and_mirrors_whole_pictures() -> None:
+def test_augmentation_moves_and_mirrors_whole_images() -> None:
     x = torch.arange(1, 26, dtype=torch.uint8).reshape(1, 1, 5, 5).repeat(300, 2, 1, 1)
     seen = crop_and_flip(x, generator(0, "a"), pad=1)
     assert torch.equal(seen[:, 0], seen[:, 1])
     padded = np.pad(x[0, 0].numpy(), 1)
     windows = [padded[i : i + 5, j : j + 5] for i in range(3) for j in range(3)]
     possible = {w.tobytes() for w in windows} | {np.ascontiguousarray(w[:, ::-1]).tobytes() for w in windows}
-    assert {picture.numpy().tobytes() for picture in seen[:, 0]} == possible
+    assert {image.numpy().tobytes() for image in seen[:, 0]} == possible
     assert torch.equal(seen, crop_and_flip(x, generator(0, "a"), pad=1))
 
 
@@ -211,7 +211,7 @@ def test_seeds_are_counters() -> None:
 def test_a_rate_by_step_scales_the_learning_rate() -> None:
     """A rate of 0 leaves the network where it is; a rate of 1 is no rate at all; one step at half the rate is half a step."""
     plan = small_experiment(FedAvg())
-    site = plan.population().site(0, 1, Bench())
+    site = plan.population().site(0, 1, ModelCache())
     start, training = site.fresh(), Training(epochs=1, batch="all", optimiser=Sgd(lr=0.1))
     moved = {
         rate: fit(site.model(), start, site.train, CrossEntropy(), training, seed=0, rate=lambda step, rate=rate: rate).params.tensors
@@ -224,10 +224,10 @@ def test_a_rate_by_step_scales_the_learning_rate() -> None:
         assert torch.allclose(2 * (moved[0.5][name] - value), plain[name] - value, atol=1e-6)
 
 
-def test_what_is_known_by_sample_is_looked_up_also_when_pictures_are_augmented() -> None:
+def test_what_is_known_by_sample_is_looked_up_also_when_images_are_augmented() -> None:
     """A table goes with the sample, whatever its pixels look like in this batch."""
     plan = small_experiment(FedAvg())
-    site = plan.population().site(0, 1, Bench())
+    site = plan.population().site(0, 1, ModelCache())
     seen: list[tuple[int, int]] = []
 
     class Spy(CrossEntropy):

@@ -11,13 +11,13 @@ from coterie.engines import Processes
 from coterie.engines.engine import MEASURE, Job, Stage
 from coterie.record import Record, write
 from coterie.running.experiment import Experiment
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 
 PICTURES = "pool.x.npy"
 
 
 def held(pids: list[int]) -> int:
-    """Bytes of the pictures' file that these processes hold, shared pages counted once."""
+    """Bytes of the images' file that these processes hold, shared pages counted once."""
     total = 0
     for pid in pids:
         for block in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text()):
@@ -32,14 +32,14 @@ def test_two_workers_hold_the_data_once(data_folder, tmp_path) -> None:
     population = plan.population(data_folder)
     size = population.pool.x.nbytes
     assert size == 70_000 * 784
-    state = Record(model=population.site(SERVER, 0, Bench()).fresh())
+    state = Record(model=population.site(SERVER, 0, ModelCache()).fresh())
     found = {}
     for workers in (1, 2):
         folder = tmp_path / str(workers)
         engine = Processes(workers)
         engine.open(Stage(plan.method, population, folder))
         write(state, folder / "live" / "state.safetensors")
-        # Every worker reads every picture: all clients' test slices, and the server's, several times over.
+        # Every worker reads every image: all clients' test slices, and the server's, several times over.
         look = {"task": MEASURE, "round": 1, "message": str(folder / "live" / "state.safetensors")}
         list(engine.deliver([Job(client=SERVER, wanted=("global",), span=(0, 10_000), **look) for _ in range(4)]))
         train = [Job(client=client, task="train", round=1, message=look["message"]) for client in range(100)]

@@ -30,7 +30,7 @@ from coterie.methods import (
 from coterie.record import Record
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
@@ -56,7 +56,7 @@ def test_conformance(method, formula) -> None:
 @pytest.mark.parametrize("method", [FedAvg(), Local(), Centralised()])
 def test_conformance_with_a_kept_optimiser(method) -> None:
     plan = small_experiment(method)
-    check_method(method, plan.but(training=plan.training.but(state="kept")))
+    check_method(method, plan.replace(training=plan.training.replace(state="kept")))
 
 
 def test_every_registered_method_is_checked() -> None:
@@ -69,8 +69,8 @@ def test_fedprox_pulls_towards_the_server(tmp_path) -> None:
     """The larger mu, the closer one round of local training stays to the model it started from."""
 
     def distance(mu: float) -> float:
-        plan = small_experiment(FedProx(mu=mu), rounds=1).but(cohort=1.0)
-        start = plan.population().site(SERVER, 0, Bench()).fresh().tensors
+        plan = small_experiment(FedProx(mu=mu), rounds=1).replace(cohort=1.0)
+        start = plan.population().site(SERVER, 0, ModelCache()).fresh().tensors
         end = run(plan, tmp_path / str(mu)).state.group("model").tensors
         return sum(float((end[name] - start[name]).square().sum()) for name in start)
 
@@ -79,7 +79,7 @@ def test_fedprox_pulls_towards_the_server(tmp_path) -> None:
 
 def test_local_is_each_client_alone(tmp_path) -> None:
     """With one client, `local` and FedAvg train on the same data; nothing crosses between clients."""
-    plan = small_experiment(Local()).but(cohort=1.0)
+    plan = small_experiment(Local()).replace(cohort=1.0)
     together = run(plan, tmp_path / "a")
     memories = sorted(path.name.split(".")[0] for path in (tmp_path / "a" / "memory").iterdir())
     assert memories == ["0", "1", "2", "3", "4"]
@@ -91,15 +91,15 @@ def test_centralised_books_the_data_it_gathers(tmp_path) -> None:
     assert result.summary["bytes"]["setup_up"] == 300 * (64 + 8)
     assert result.summary["bytes"]["by_kind"] == {"data": 300 * 72}
     with pytest.raises(UserError, match="own order of pixels"):
-        run(small_experiment(Centralised()).but(partition={"name": "permuted", "clients": 5}), tmp_path / "other")
+        run(small_experiment(Centralised()).replace(partition={"name": "permuted", "clients": 5}), tmp_path / "other")
 
 
 def test_different_architectures_in_one_federation(tmp_path) -> None:
     models = ["mlp", {"name": "mlp", "hidden": [5]}, {"name": "mlp", "hidden": [7, 7]}]
-    result = run(small_experiment(Local()).but(model=models, cohort=1.0), tmp_path / "run")
+    result = run(small_experiment(Local()).replace(model=models, cohort=1.0), tmp_path / "run")
     assert result.accuracy("local_post") > 0.3
     with pytest.raises(UserError, match="needs one model for all clients, not 3; any models: fml, fccl, fedmd"):
-        run(small_experiment(FedAvg()).but(model=models), tmp_path / "no")
+        run(small_experiment(FedAvg()).replace(model=models), tmp_path / "no")
 
 
 def test_mean_keeps_counters_integral_and_averages_running_statistics() -> None:

@@ -13,7 +13,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.federation import draw_cohort
 from coterie.running.rounds import run
 from coterie.seeds import generator, seed_of
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 
 ORACLE = Path(__file__).parents[1] / "examples" / "01_fedavg_from_scratch.py"
 
@@ -61,11 +61,11 @@ def orders_of(plan: Experiment, sizes: np.ndarray) -> list[list[list[torch.Tenso
 def test_fedavg_equals_the_loop_from_scratch(oracle, tmp_path, float64, momentum, weighting, model) -> None:
     plan = experiment(float64, momentum, weighting, model)
     population = plan.population()
-    sites = [population.site(k, 0, Bench()) for k in range(population.clients)]
-    server = population.site(SERVER, 0, Bench())
+    sites = [population.site(k, 0, ModelCache()) for k in range(population.clients)]
+    server = population.site(SERVER, 0, ModelCache())
     net = server.model()
     net.load_state_dict(server.fresh().tensors)
-    sizes = population.deal.train.sizes
+    sizes = population.partition.train.sizes
     assert len(set(sizes.tolist())) > 2, "clients must be uneven"
 
     threads = torch.get_num_threads()

@@ -164,7 +164,7 @@ SHARED = """
 title = "Digits"
 paper = "Nobody, 2026"
 numbers = "Made up."
-columns = ["last", "private", "rounds", "newcomers"]
+columns = ["last", "private", "rounds", "new_clients"]
 
 [experiment]
 name = "tiny"
@@ -173,7 +173,7 @@ data = { source = "digits", train = 300, test = 100 }
 partition = { name = "iid", clients = 5, validation = 0.2 }
 model = { name = "mlp", hidden = [16] }
 method = "fedavg"
-newcomers = { count = 2, epochs = 3 }
+new clients = { count = 2, epochs = 3 }
 training.optimiser = { name = "sgd", lr = 0.1 }
 evaluation = { protocols = ["global", "local_val"], targets = [0.15] }
 
@@ -195,8 +195,8 @@ measure = "rounds"
 target = 0.15
 
 [[changes]]
-column = "newcomers"
-measure = "newcomer accuracy"
+column = "new_clients"
+measure = "new_client accuracy"
 epoch = 2
 
 [[changes]]
@@ -221,8 +221,8 @@ def test_cells_of_one_experiment_share_a_run_whatever_they_measure(call) -> None
     assert found["last"] == [summary["protocols"]["global"]["accuracy"]["last"]]
     assert found["private"] == [summary["protocols"]["local_val"]["accuracy"]["last"]]
     assert found["rounds"] == [summary["targets"]["global"]["0.15"]["first_crossing"]["round"]]
-    curves = [newcomer["accuracy"] for newcomer in summary["newcomers"]]
-    assert found["newcomers"] == [pytest.approx((curves[0][2] + curves[1][2]) / 2)]
+    curves = [new_client["accuracy"] for new_client in summary["new_clients"]]
+    assert found["new_clients"] == [pytest.approx((curves[0][2] + curves[1][2]) / 2)]
     assert len({tuple(curve) for curve in curves}) == 2
     page = Path("results/result.md").read_text()
     assert "| skipped | 50.00% | not run | 75.00% | not run | 12 (1.0×) | not run | 25.00% | not run |" in page
@@ -234,14 +234,14 @@ def test_a_target_that_is_not_listed_stops_a_run_under_its_own_protocol(tmp_path
     plans = {key.column: plan.experiment for key, plan in cells_of(Recipe.load("mine.toml"), "smoke")}
     assert plans["rounds"].evaluation.protocols == ("global",)
     assert plans["rounds"].evaluation.stop_at == 0.15
-    assert plans["last"] == plans["private"] == plans["newcomers"] != plans["rounds"]
+    assert plans["last"] == plans["private"] == plans["new_clients"] != plans["rounds"]
 
 
 def test_newcomers_accuracy_is_after_some_epoch(call) -> None:
     Path("mine.toml").write_text(SHARED.replace("epoch = 2\n", ""))
     code, _, err = call("mine.toml", "--scale", "smoke")
     assert code == 2
-    assert "for newcomer accuracy, an epoch" in err
+    assert "for new client accuracy, an epoch" in err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
 from coterie.results.summary import summarise
-from coterie.running.experiment import Experiment, Newcomers
+from coterie.running.experiment import Experiment, NewClients
 from coterie.running.provenance import code_digest
 from coterie.running.rounds import Interrupted, new_folder, resume, run
 from coterie.testing import small_experiment
@@ -34,7 +34,7 @@ def ledger(folder: Path) -> list[dict]:
 
 
 def test_what_a_run_leaves_behind(tmp_path) -> None:
-    plan = small_experiment(FedAvg()).but(evaluation={"targets": (0.2, 0.99), "protocols": ("global", "local_pre", "local_post")})
+    plan = small_experiment(FedAvg()).replace(evaluation={"targets": (0.2, 0.99), "protocols": ("global", "local_pre", "local_post")})
     result = run(plan, tmp_path / "run", engine=Inline())
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoint.safetensors", "ledger.jsonl", "summary.json"]
     lines = ledger(tmp_path / "run")
@@ -76,19 +76,19 @@ def test_new_folders_count_up(tmp_path) -> None:
 
 def test_cohorts_come_from_the_seed_alone(tmp_path) -> None:
     def cohorts(name: str, **changes) -> list[tuple]:
-        run(small_experiment(FedAvg()).but(**changes), tmp_path / name, engine=Inline())
+        run(small_experiment(FedAvg()).replace(**changes), tmp_path / name, engine=Inline())
         return [(e["round"], e["client"]) for e in ledger(tmp_path / name) if e["event"] == "exchange" and e["direction"] == "down"]
 
     assert cohorts("a") == cohorts("b") != cohorts("c", seed=1)
 
 
 def test_evaluation_every_k_rounds_and_at_the_end(tmp_path) -> None:
-    run(small_experiment(FedAvg(), rounds=5).but(evaluation={"every": 2}), tmp_path / "run", engine=Inline())
+    run(small_experiment(FedAvg(), rounds=5).replace(evaluation={"every": 2}), tmp_path / "run", engine=Inline())
     assert sorted({e["round"] for e in ledger(tmp_path / "run") if e["event"] == "evaluation"}) == [2, 4, 5]
 
 
 def test_early_stop_at_a_target(tmp_path) -> None:
-    result = run(small_experiment(FedAvg(), rounds=30).but(evaluation={"stop_at": 0.3}), tmp_path / "run", engine=Inline())
+    result = run(small_experiment(FedAvg(), rounds=30).replace(evaluation={"stop_at": 0.3}), tmp_path / "run", engine=Inline())
     assert result.summary["rounds"] < 30
     assert result.accuracy() >= 0.3
     assert ledger(tmp_path / "run")[-1]["reached"] is True
@@ -119,8 +119,8 @@ def kill_and_resume(plan: Experiment, folder: Path, delay: float) -> int:
 @pytest.mark.parametrize("method", [FedAvg(), Local()])
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 def test_a_kill_at_any_moment_loses_at_most_the_round_in_progress(tmp_path, method, engine) -> None:
-    plan = small_experiment(method, rounds=8).but(engine={"name": engine, "workers": 2 if engine == "processes" else None})
-    plan = plan.but(training=plan.training.but(state="kept"))
+    plan = small_experiment(method, rounds=8).replace(engine={"name": engine, "workers": 2 if engine == "processes" else None})
+    plan = plan.replace(training=plan.training.replace(state="kept"))
     calm = run(plan, tmp_path / "calm")
     rng = random.Random(f"{method} {engine}")
     finished = []
@@ -217,22 +217,22 @@ def test_ctrl_c_finishes_writing_and_says_how_to_go_on(tmp_path, how) -> None:
 
 
 def test_newcomers_join_at_the_end(tmp_path) -> None:
-    plan = small_experiment(FedAvg(), rounds=4).but(newcomers=Newcomers(count=2, epochs=6), cohort=1.0)
+    plan = small_experiment(FedAvg(), rounds=4).replace(new_clients=NewClients(count=2, epochs=6), cohort=1.0)
     result = run(plan, tmp_path / "run", engine=Inline())
     lines = ledger(tmp_path / "run")
     trained = {line["client"] for line in lines if line["event"] == "exchange" and line["task"] == "train"}
     assert trained == {0, 1, 2}
     assert lines[-1] == {"event": "end", "round": 4, "reached": False}
-    newcomers = [line for line in lines if line["event"] == "newcomer"]
-    assert [line["client"] for line in newcomers] == [3, 4]
-    for line in newcomers:
+    new_clients = [line for line in lines if line["event"] == "new_client"]
+    assert [line["client"] for line in new_clients] == [3, 4]
+    for line in new_clients:
         curve = line["accuracy"]
         assert len(curve) == 7
         assert curve[line["epochs_to_plateau"]] >= line["plateau"] - 0.005
         assert all(value < line["plateau"] - 0.005 for value in curve[: line["epochs_to_plateau"]])
-    assert len(result.summary["newcomers"]) == 2
-    alone = run(plan.but(method=Local()), tmp_path / "alone", engine=Inline())
-    assert alone.summary["newcomers"][0]["accuracy"][0] < result.summary["newcomers"][0]["accuracy"][0]
+    assert len(result.summary["new_clients"]) == 2
+    alone = run(plan.replace(method=Local()), tmp_path / "alone", engine=Inline())
+    assert alone.summary["new_clients"][0]["accuracy"][0] < result.summary["new_clients"][0]["accuracy"][0]
 
 
 @pytest.mark.parametrize("key", ["model", "method.meme"])
@@ -252,7 +252,7 @@ def test_the_digest_of_the_code_knows_a_users_own_network(tmp_path, monkeypatch,
 def test_public_data_is_setup_and_never_hidden(tmp_path) -> None:
     public = {"source": "digits", "samples": 50}
     for sent, expected in ((False, 0), (True, 5 * 50 * 64)):
-        plan = small_experiment(FedAvg()).but(data={"source": "digits", "train": 300, "test": 100, "public": {**public, "sent": sent}})
+        plan = small_experiment(FedAvg()).replace(data={"source": "digits", "train": 300, "test": 100, "public": {**public, "sent": sent}})
         result = run(plan, tmp_path / str(sent), engine=Inline())
         lines = [line for line in ledger(tmp_path / str(sent)) if line["event"] == "exchange" and line["kind"] == "public data"]
         assert len(lines) == 5
@@ -268,8 +268,8 @@ class TwoAsks(FedAvg):
 
     def round(self, state, fed):
         fed.ask("train", state)
-        letters = {client: Record(greeting=torch.full((client + 1,), 1.0)) for client in fed.cohort}
-        for reply in fed.ask("echo", letters):
+        messages = {client: Record(greeting=torch.full((client + 1,), 1.0)) for client in fed.cohort}
+        for reply in fed.ask("echo", messages):
             assert reply.record["greeting"].numel() == reply.client + 1
         return state
 
@@ -279,7 +279,7 @@ class TwoAsks(FedAvg):
 
 
 def test_any_number_of_exchanges_in_a_round(tmp_path) -> None:
-    run(small_experiment(TwoAsks(), rounds=1).but(cohort=1.0), tmp_path / "run", engine=Inline())
+    run(small_experiment(TwoAsks(), rounds=1).replace(cohort=1.0), tmp_path / "run", engine=Inline())
     found = [
         (e["task"], e["direction"], e["client"], e["kind"], e["payload_bytes"])
         for e in ledger(tmp_path / "run")
@@ -353,7 +353,7 @@ class Shows(FedAvg):
 
 @pytest.mark.parametrize("engine", [Inline, lambda: Processes(2)], ids=["inline", "processes"])
 def test_exhibits_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
-    result = run(small_experiment(Shows(), rounds=4).but(evaluation={"every": 2}), tmp_path / "run", engine=engine())
+    result = run(small_experiment(Shows(), rounds=4).replace(evaluation={"every": 2}), tmp_path / "run", engine=engine())
     shown = [line for line in ledger(tmp_path / "run") if line["event"] == "exhibit"]
     assert {(line["round"], line["name"]) for line in shown} == {(r, n) for r in (2, 4) for n in ("bias", "count")}
     assert all(len(line["values"]) == (10 if line["name"] == "bias" else 1) for line in shown)

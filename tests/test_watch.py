@@ -30,7 +30,7 @@ def seen(console: Console) -> str:
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("run")
-    run(small_experiment(FedAvg()).but(engine={"name": "inline"}), folder)
+    run(small_experiment(FedAvg()).replace(engine={"name": "inline"}), folder)
     return (folder / "ledger.jsonl").read_text().splitlines(keepends=True)
 
 
@@ -66,7 +66,7 @@ def test_a_run_in_progress_is_followed_to_its_end(tmp_path, lines) -> None:
     assert "s left" in seen(console)
 
 
-def test_once_is_one_picture_of_what_there_is(tmp_path, lines) -> None:
+def test_once_is_one_image_of_what_there_is(tmp_path, lines) -> None:
     half = [line for line in lines if '"end"' not in line][: len(lines) // 2]
     (tmp_path / "ledger.jsonl").write_text("".join(half) + '{"event":"rou')
     console = screen()
@@ -86,8 +86,8 @@ def test_a_run_that_goes_on_is_read_again(tmp_path, lines) -> None:
 
 def test_silence_is_noticed() -> None:
     view = View(Path("run"))
-    view.hear({"event": "start", "seed": 0, "experiment": {"name": "n", "method": {"name": "m"}, "rounds": 3}})
-    view.hear({"event": "rejected"})
+    view.on_event({"event": "start", "seed": 0, "experiment": {"name": "n", "method": {"name": "m"}, "rounds": 3}})
+    view.on_event({"event": "rejected"})
     console = screen()
     console.print(view.frame(silent=600))
     assert "nothing was heard for 600 s" in seen(console)

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("CoterieError", "RunError", "UserError"),
-    "experiment": ("Experiment",),
-    "fit": ("CrossEntropy", "Objective", "Proximal", "Training"),
     "method": ("Federation", "Method", "Reply", "task", "weighted_mean"),
     "record": ("Record",),
-    "rounds": ("Result", "resume", "run"),
+    "running.experiment": ("Experiment",),
+    "running.rounds": ("Result", "resume", "run"),
     "site": ("Site",),
+    "training.objectives": ("CrossEntropy", "Objective", "Proximal"),
+    "training.settings": ("Training",),
 }
 """Where each public name lives: imported when it is first used, so that what only reads ledgers never waits for torch."""
 

@@ -57,9 +57,9 @@ class Exhibit:
     """
 
     title: str
-    draw: Literal["lines", "bars", "heatmap", "pictures"]
+    draw: Literal["lines", "bars", "heatmap", "images"]
     """`lines`: a vector (or number) a round, each entry a line over rounds; `bars`: a vector, the latest round's; `heatmap`: a matrix,
-    the latest round's; `pictures`: N x height x width grey levels in [0, 1]."""
+    the latest round's; `images`: N x height x width grey levels in [0, 1]."""
     x: str = ""
     y: str = ""
 
@@ -177,19 +177,19 @@ class Method(Spec):
         """Raise a UserError where this method cannot work with such a population."""
 
     def welcome(self, state: Record) -> Record:
-        """What a newcomer receives when it joins; its `model` is where the newcomer starts, if there is one."""
+        """What a new client receives when it joins; its `model` is where the new client starts, if there is one."""
         return EMPTY
 
     def join(self, site: Site, message: Record) -> Record:
-        """Where a newcomer starts: from the model it was given, or afresh."""
+        """Where a new client starts: from the model it was given, or afresh."""
         return message.group("model") or site.fresh()
 
     def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
-        """How a newcomer trains."""
+        """How a new client trains."""
         return site.fit(start, CrossEntropy(), carried=carried, training=training, purpose=purpose)
 
     def judged(self, params: Record) -> Record:
-        """Of what a newcomer trains, the network that it is judged by."""
+        """Of what a new client trains, the network that it is judged by."""
         return params
 
     def network(self, base: Architecture, client: int) -> Architecture:
@@ -198,9 +198,9 @@ class Method(Spec):
 
     @task
     def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """A newcomer trains alone from what it was given; accuracy on its own test slice after every epoch."""
+        """A new client trains alone from what it was given; accuracy on its own test slice after every epoch."""
         params = self.join(site, message)
-        one_epoch = site.training.but(epochs=1, state="kept")
+        one_epoch = site.training.replace(epochs=1, state="kept")
         carried, curve = EMPTY, [site.score(self.judged(params)).values()["accuracy"]]
         for epoch in range(int(message.number("epochs"))):
             fitted = self.tune(site, params, carried, one_epoch, f"adapt/{epoch}")

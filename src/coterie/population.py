@@ -1,7 +1,6 @@
-"""Site: what never leaves a participant. Its data, its architecture, its randomness; the server has one too.
+"""All sites of an experiment: one shared pool, one partition of its rows, and the settings that turn a client's number into its Site.
 
-A `Population` is all sites of an experiment: one shared pool, one deal of its rows, and the settings that turn a client's
-number into its Site. Its arrays can be laid into a folder and mapped by every worker, so that starting one copies nothing.
+Its arrays can be saved in a folder and mapped by every worker, so that starting one copies nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import numpy as np
 import torch
 
 from coterie.data.examples import Examples
-from coterie.data.pool import Deal, Pool, Ragged, Rows, count
+from coterie.data.pool import Partition, Pool, Ragged, Rows, count
 from coterie.models import Architecture
 from coterie.seeds import seed_of
-from coterie.site import SERVER, Bench, Site
+from coterie.site import SERVER, ModelCache, Site
 from coterie.training.settings import Training
 
 __all__ = ["ModelsBy", "Plan", "Population"]
 
 ModelsBy = Literal["turn", "group", "random"]
-"""How clients come by their architectures; see `Population.kind_of`."""
+"""How clients come by their architectures; see `Population.architecture_of`."""
 
 
 LISTED = 200
@@ -38,13 +37,13 @@ class Plan:
 
     seed: int
     architectures: tuple[Architecture, ...]
-    """`Population.kind_of` says who has which."""
+    """`Population.architecture_of` says who has which."""
     training: Training
     float64: bool = False
     models_by: ModelsBy = "turn"
-    newcomers: int = 0
+    new_clients: int = 0
     """So many clients, the last ones, join only after training."""
-    spoiled: tuple[int, ...] = ()
+    noisy_labels: tuple[int, ...] = ()
     """Clients whose training labels were replaced by random ones."""
 
     @property
@@ -59,22 +58,22 @@ class Population:
 
     plan: Plan
     pool: Pool
-    deal: Deal
+    partition: Partition
     public: Pool | None = None
     held: Pool | None = None
-    """Labelled pictures that only the server has, for validation."""
+    """Labelled images that only the server has, for validation."""
 
     @property
     def clients(self) -> int:
         """How many clients are registered."""
-        return self.deal.clients
+        return self.partition.clients
 
     @property
-    def newcomers(self) -> range:
+    def new_clients(self) -> range:
         """The clients that join after training."""
-        return range(self.clients - self.plan.newcomers, self.clients)
+        return range(self.clients - self.plan.new_clients, self.clients)
 
-    def kind_of(self, client: int) -> int:
+    def architecture_of(self, client: int) -> int:
         """The position in `plan.architectures` of a client's architecture; the server's is the first.
 
         In turn: client `i` has architecture `i` modulo their number. By group: a client's domain where clients have one, else
@@ -84,11 +83,11 @@ class Population:
         >>> table = Experiment.load("digits-two-class").resolved() | {"model": ["mlp", "mlp", "mlp"]}
         >>> def kinds(by):
         ...     population = Experiment.parse(table | {"models_by": by}).population()
-        ...     return [population.kind_of(client) for client in range(10)]
+        ...     return [population.architecture_of(client) for client in range(10)]
         >>> kinds("turn"), kinds("group")
         ([0, 1, 2, 0, 1, 2, 0, 1, 2, 0], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
         """
-        kinds, by, domain_of = len(self.plan.architectures), self.plan.models_by, self.deal.domain_of
+        kinds, by, domain_of = len(self.plan.architectures), self.plan.models_by, self.partition.domain_of
         if client == SERVER:
             return 0
         if by == "random":
@@ -97,33 +96,33 @@ class Population:
             return client % kinds
         return client * min(kinds, self.clients) // self.clients if domain_of is None else int(domain_of[client]) % kinds
 
-    def site(self, client: int, round: int, bench: Bench, wanted: frozenset[str] = frozenset(), exhibiting: bool = False) -> Site:
+    def site(self, client: int, round: int, cache: ModelCache, wanted: frozenset[str] = frozenset(), exhibiting: bool = False) -> Site:
         """The Site of a client, or of the server."""
         if client == SERVER:
-            return self._server(round, bench, wanted, exhibiting)
-        deal, domains = self.deal, self.pool.domains
-        pixels = None if deal.permutation is None else deal.permutation[client]
-        domain = None if deal.domain_of is None else domains[int(deal.domain_of[client])]
+            return self._server(round, cache, wanted, exhibiting)
+        partition, domains = self.partition, self.pool.domains
+        pixels = None if partition.permutation is None else partition.permutation[client]
+        domain = None if partition.domain_of is None else domains[int(partition.domain_of[client])]
         return Site(
             id=client,
             round=round,
             seed=self.plan.seed,
-            train=self._examples(deal.train[client], pixels),
-            validation=self._examples(deal.validation[client] if len(deal.validation) else np.empty(0, np.int64), pixels),
-            test=self._examples(deal.tests[int(deal.test_of[client])], pixels),
-            architecture=self.plan.architectures[self.kind_of(client)],
+            train=self._examples(partition.train[client], pixels),
+            validation=self._examples(partition.validation[client] if len(partition.validation) else np.empty(0, np.int64), pixels),
+            test=self._examples(partition.tests[int(partition.test_of[client])], pixels),
+            architecture=self.plan.architectures[self.architecture_of(client)],
             training=self.plan.training,
-            bench=bench,
+            cache=cache,
             dtype=self.plan.dtype,
             public=self._public(),
             domain=domain,
             tests=self._tests_by_domain() if "inter" in wanted else {},
             wanted=wanted,
             exhibiting=exhibiting,
-            kind=self.kind_of(client),
+            kind=self.architecture_of(client),
         )
 
-    def _server(self, round: int, bench: Bench, wanted: frozenset[str], exhibiting: bool) -> Site:
+    def _server(self, round: int, cache: ModelCache, wanted: frozenset[str], exhibiting: bool) -> Site:
         nothing = self._examples(np.empty(0, np.int64))
         return Site(
             id=SERVER,
@@ -132,9 +131,9 @@ class Population:
             train=nothing,
             validation=nothing if self.held is None else Examples(self.held, np.arange(len(self.held)), dtype=self.plan.dtype),
             test=self._examples(np.arange(self.pool.train, len(self.pool))),
-            architecture=self.plan.architectures[self.kind_of(SERVER)],
+            architecture=self.plan.architectures[self.architecture_of(SERVER)],
             training=self.plan.training,
-            bench=bench,
+            cache=cache,
             dtype=self.plan.dtype,
             public=self._public(),
             wanted=wanted,
@@ -143,18 +142,21 @@ class Population:
 
     def pooled(self, clients: Iterable[int]) -> Examples:
         """The clients' training data in one place, which only a centralised baseline may look at."""
-        return self._examples(np.sort(np.concatenate([self.deal.train[client] for client in clients])))
+        return self._examples(np.sort(np.concatenate([self.partition.train[client] for client in clients])))
 
-    def partition(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Who holds what, as the ledger has it: samples by client and class (the first 200 clients), and by class over all.
 
-        `kind_of` has the position of each client's model in the experiment's list; labels of `spoiled` clients are as replaced."""
-        table, deal = count(self.pool, self.deal), self.deal
-        domain_of = None if deal.domain_of is None else deal.domain_of[:LISTED].tolist()
-        sums = {"clients": deal.clients, "classes": self.pool.classes, "totals": table.sum(axis=0).tolist()}
+        `architecture_of` has the position of each client's model in the experiment's list; noisy labels are counted as replaced.
+        """
+        table, partition = count(self.pool, self.partition), self.partition
+        domain_of = None if partition.domain_of is None else partition.domain_of[:LISTED].tolist()
+        sums = {"clients": partition.clients, "classes": self.pool.classes, "totals": table.sum(axis=0).tolist()}
         domains = {"domains": list(self.pool.domains), "domain_of": domain_of, "note": self.pool.note}
-        kinds = [self.kind_of(client) for client in range(min(deal.clients, LISTED))]
-        return sums | {"counts": table[:LISTED].tolist()} | domains | {"kind_of": kinds, "spoiled": list(self.plan.spoiled)}
+        kinds = [self.architecture_of(client) for client in range(min(partition.clients, LISTED))]
+        return (
+            sums | {"counts": table[:LISTED].tolist()} | domains | {"architecture_of": kinds, "noisy_labels": list(self.plan.noisy_labels)}
+        )
 
     def _examples(self, rows: Rows, pixels: Rows | None = None) -> Examples:
         return Examples(self.pool, rows, pixels, self.plan.dtype)
@@ -173,31 +175,31 @@ class Population:
     def save(self, folder: Path) -> None:
         """Lay the arrays into a folder for workers to map."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, part in (("pool", self.pool), ("deal", self.deal), ("public", self.public), ("held", self.held)):
+        for name, part in (("pool", self.pool), ("deal", self.partition), ("public", self.public), ("held", self.held)):
             if part is not None:
-                _lay(folder, name, part)
+                _save_arrays(folder, name, part)
 
     @classmethod
     def open(cls, plan: Plan, folder: Path) -> Population:
         """The population that `save` laid down, its arrays mapped read-only in effect: writes would stay private."""
-        public, held = (_take(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
-        return cls(plan, _take(folder, "pool", Pool), _take(folder, "deal", Deal), public, held)
+        public, held = (_load_arrays(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
+        return cls(plan, _load_arrays(folder, "pool", Pool), _load_arrays(folder, "deal", Partition), public, held)
 
 
-def _lay(folder: Path, name: str, part: Pool | Deal | Ragged) -> None:
+def _save_arrays(folder: Path, name: str, part: Pool | Partition | Ragged) -> None:
     plain: dict[str, Any] = {}
     for each in fields(part):
         value = getattr(part, each.name)
         if isinstance(value, np.ndarray):
             np.save(folder / f"{name}.{each.name}.npy", value)
         elif isinstance(value, Ragged):
-            _lay(folder, f"{name}.{each.name}", value)
+            _save_arrays(folder, f"{name}.{each.name}", value)
         else:
             plain[each.name] = value
     (folder / f"{name}.json").write_text(json.dumps(plain))
 
 
-def _take(folder: Path, name: str, kind: type[Any]) -> Any:
+def _load_arrays(folder: Path, name: str, kind: type[Any]) -> Any:
     plain = json.loads((folder / f"{name}.json").read_text())
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
     for each in fields(kind):
@@ -206,5 +208,5 @@ def _take(folder: Path, name: str, kind: type[Any]) -> Any:
             # Mode "c": torch warns of arrays that cannot be written; pages stay shared as nobody writes.
             values[each.name] = np.load(path, mmap_mode="c")
         elif (folder / f"{name}.{each.name}.json").exists():
-            values[each.name] = _take(folder, f"{name}.{each.name}", Ragged)
+            values[each.name] = _load_arrays(folder, f"{name}.{each.name}", Ragged)
     return kind(**values)

@@ -1,8 +1,4 @@
-"""Site: what never leaves a participant. Its data, its architecture, its randomness; the server has one too.
-
-A `Population` is all sites of an experiment: one shared pool, one deal of its rows, and the settings that turn a client's
-number into its Site. Its arrays can be laid into a folder and mapped by every worker, so that starting one copies nothing.
-"""
+"""Site: what never leaves a participant. Its data, its architecture, its randomness; the server has one too."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from coterie.training.objectives import Objective, Step
 from coterie.training.score import Scores, score
 from coterie.training.settings import Training
 
-__all__ = ["SERVER", "SERVER_PROTOCOLS", "Bench", "Observation", "Site"]
+__all__ = ["SERVER", "SERVER_PROTOCOLS", "ModelCache", "Observation", "Site"]
 
 SERVER = -1
 """The server's number among the sites."""
@@ -32,7 +28,7 @@ SERVER_PROTOCOLS = frozenset({"global", "composed"})
 """Evaluation protocols that test the server's model on the whole test set; all others visit clients."""
 
 
-class Bench:
+class ModelCache:
     """Networks built once per process and architecture, then reloaded; what they hold between uses means nothing."""
 
     def __init__(self) -> None:
@@ -62,7 +58,7 @@ class Site:
 
     >>> from coterie.testing import small_experiment
     >>> from coterie.methods import FedAvg
-    >>> site = small_experiment(FedAvg()).population().site(client=2, round=1, bench=Bench())
+    >>> site = small_experiment(FedAvg()).population().site(client=2, round=1, cache=ModelCache())
     >>> site.fresh() == site.fresh(), site.score(site.fresh()).examples == len(site.test)
     (True, True)
     """
@@ -75,7 +71,7 @@ class Site:
     test: Examples
     architecture: Architecture
     training: Training
-    bench: Bench
+    cache: ModelCache
     dtype: torch.dtype = torch.float32
     public: Examples | None = None
     """Unlabelled data that every participant holds."""
@@ -97,7 +93,7 @@ class Site:
 
     def model(self, slot: str = "model", architecture: Architecture | None = None) -> nn.Module:
         """This participant's network, or a second one beside it in another slot."""
-        return self.bench.model(architecture or self.architecture, self.train.shape, self.train.classes, self.dtype, slot)
+        return self.cache.model(architecture or self.architecture, self.train.shape, self.train.classes, self.dtype, slot)
 
     def fresh(self, purpose: str = "model", architecture: Architecture | None = None) -> Record:
         """New initial weights, the same whenever the same site asks for the same purpose."""

@@ -48,7 +48,7 @@ def small_experiment(method: Method, rounds: int = 3, **changes: object) -> Expe
         "method": "fedavg",
         "training": {"epochs": 2, "batch": 16, "optimiser": {"name": "sgd", "lr": 0.1, "momentum": 0.5}},
     }
-    return Experiment.parse(table).but(method=method, **changes)
+    return Experiment.parse(table).replace(method=method, **changes)
 
 
 def check_method(
@@ -75,7 +75,7 @@ def check_method(
     3
     """
     check_frozen(method)
-    plan = (experiment or small_experiment(method)).but(method=method)
+    plan = (experiment or small_experiment(method)).replace(method=method)
     seen: list[Event] = []
     reference = _run(plan, Inline(), seen.append)
     _equal(reference, _run(plan, _Careful()), "its result changes when every task gets a fresh copy of the method: state is hidden on it")
@@ -86,7 +86,7 @@ def check_method(
         engine = build()
         _equal(reference, _run(plan, engine), f"its result on {type(engine).__name__} differs from inline")
     if same_as is not None:
-        other = _run(plan.but(method=same_as), Inline())
+        other = _run(plan.replace(method=same_as), Inline())
         if other.state.digest() != reference.state.digest():
             raise ConformanceError(f"{method} does not reduce to {same_as}: their final states differ")
     return reference
@@ -180,7 +180,7 @@ def _check_bytes(seen: Sequence[Event], up: int | None, down: int | None) -> Non
 def _check_missing_client(plan: Experiment) -> None:
     rules = dataclasses.replace(plan.admission, faults="drop", quorum=0.1)
     try:
-        _run(plan.but(admission=rules), _Missing())
+        _run(plan.replace(admission=rules), _Missing())
     except ConformanceError:
         raise
     except Exception as error:

@@ -47,7 +47,7 @@ def test_join_writers_and_notes() -> None:
 def test_join_wrong() -> None:
     with pytest.raises(UserError, match="missing"):
         join({})
-    with pytest.raises(UserError, match="domain 'b' has 4 classes of 6x6x1 pictures, but 'a' has 3 of 6x6x1"):
+    with pytest.raises(UserError, match="domain 'b' has 4 classes of 6x6x1 images, but 'a' has 3 of 6x6x1"):
         join({"a": make(), "b": make(classes=4)})
     with pytest.raises(UserError, match="domain 'b' has 3 classes of 8x8x1"):
         join({"a": make(), "b": make(side=8)})

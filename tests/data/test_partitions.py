@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.partitions import IID, PARTITIONS, Classes, Dirichlet, Domains, Groups, Natural, Partition, Permuted, Quantity, Shards
+from coterie.data.partitions import IID, PARTITIONS, Classes, Dirichlet, Domains, Groups, Natural, Partitioner, Permuted, Quantity, Shards
 from coterie.data.partitions.rows import apportion, even, level
-from coterie.data.pool import Deal, Pool, Ragged
+from coterie.data.pool import Partition, Pool, Ragged
 from coterie.errors import UserError
 
 DEAL_ALL = ("iid", "shards", "groups", "dirichlet", "quantity", "permuted", "domains")
 
 
 def pool_of(train: int, test: int, classes: int, seed: int = 0, domains: int = 2, writers: int = 4) -> Pool:
-    """A pool of blank pictures with random labels, every class and domain at least once on either side where there is room."""
+    """A pool of blank images with random labels, every class and domain at least once on either side where there is room."""
     rng = np.random.default_rng(seed)
 
     def column(values: int) -> np.ndarray:
@@ -38,7 +38,7 @@ share = st.floats(0, 0.95)
 
 
 @st.composite
-def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(PARTITIONS)) -> tuple[Pool, Partition]:
+def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(PARTITIONS)) -> tuple[Pool, Partitioner]:
     """Any partition, with settings that its pool allows."""
     pool, name, clients = draw(pools), draw(st.sampled_from(names)), draw(st.integers(1, 6))
     minimum = draw(st.integers(1, pool.train // clients))
@@ -58,36 +58,36 @@ def lists(rows: Ragged) -> list[list[int]]:
     return [part.tolist() for part in rows]
 
 
-def same(a: Deal, b: Deal) -> bool:
+def same(a: Partition, b: Partition) -> bool:
     pairs = ((a.train, b.train), (a.tests, b.tests), (a.validation, b.validation))
     return np.array_equal(a.test_of, b.test_of) and all(lists(x) == lists(y) for x, y in pairs)
 
 
 @given(cases(), seeds)
-def test_laws_of_every_partition(case: tuple[Pool, Partition], seed: int) -> None:
+def test_laws_of_every_partition(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
-    deal = partition.deal(pool, seed)
-    dealt = np.concatenate([deal.train.flat, deal.validation.flat])
-    assert len(np.unique(dealt)) == len(dealt), "a row was dealt twice"
-    assert dealt.min() >= 0
-    assert dealt.max() < pool.train
-    assert partition.name not in DEAL_ALL or len(dealt) == pool.train
-    assert deal.train.sizes.min() >= 1
-    assert deal.clients == (partition.clients or 4)
-    assert len(deal.test_of) == deal.clients
-    assert deal.test_of.max() < len(deal.tests)
+    partition = partition.partition(pool, seed)
+    partitioned = np.concatenate([partition.train.flat, partition.validation.flat])
+    assert len(np.unique(partitioned)) == len(partitioned), "a row was dealt twice"
+    assert partitioned.min() >= 0
+    assert partitioned.max() < pool.train
+    assert partition.name not in DEAL_ALL or len(partitioned) == pool.train
+    assert partition.train.sizes.min() >= 1
+    assert partition.clients == (partition.clients or 4)
+    assert len(partition.test_of) == partition.clients
+    assert partition.test_of.max() < len(partition.tests)
     if partition.name == "natural":
-        assert not np.intersect1d(dealt, deal.tests.flat).size
+        assert not np.intersect1d(partitioned, partition.tests.flat).size
     else:
-        assert ((deal.tests.flat >= pool.train) & (deal.tests.flat < len(pool))).all()
-    assert all(len(np.unique(rows)) == len(rows) for rows in deal.tests), "a slice names a row twice"
+        assert ((partition.tests.flat >= pool.train) & (partition.tests.flat < len(pool))).all()
+    assert all(len(np.unique(rows)) == len(rows) for rows in partition.tests), "a slice names a row twice"
 
 
 @given(cases(), seeds)
-def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partition], seed: int) -> None:
+def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
     before = pool.y.copy()
-    assert same(partition.deal(pool, seed), partition.deal(pool, seed))
+    assert same(partition.partition(pool, seed), partition.partition(pool, seed))
     assert (pool.y == before).all()
 
 
@@ -106,20 +106,20 @@ def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partition], seed: i
     ],
     ids=lambda partition: partition.name,
 )
-def test_another_seed_is_another_deal(partition: Partition) -> None:
+def test_another_seed_is_another_deal(partition: Partitioner) -> None:
     pool = pool_of(300, 100, 6)
-    assert not same(partition.deal(pool, 0), partition.deal(pool, 1))
+    assert not same(partition.partition(pool, 0), partition.partition(pool, 1))
 
 
 @given(cases(), seeds)
-def test_validation_comes_out_of_what_a_client_would_train_on(case: tuple[Pool, Partition], seed: int) -> None:
+def test_validation_comes_out_of_what_a_client_would_train_on(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
-    without, deal = replace(partition, validation=0.0).deal(pool, seed), partition.deal(pool, seed)
+    without, partition = replace(partition, validation=0.0).partition(pool, seed), partition.partition(pool, seed)
     assert len(without.validation) == 0
-    assert lists(without.tests) == lists(deal.tests)
+    assert lists(without.tests) == lists(partition.tests)
     if not partition.validation:
         return
-    for whole, train, validation in zip(without.train, deal.train, deal.validation, strict=True):
+    for whole, train, validation in zip(without.train, partition.train, partition.validation, strict=True):
         assert sorted([*train, *validation]) == sorted(whole)
         assert len(validation) == min(round(partition.validation * len(whole)), len(whole) - 1)
 
@@ -129,48 +129,48 @@ def test_one_client_alone_gets_everything(pool: Pool, seed: int) -> None:
     pool = replace(pool, domain=np.zeros(len(pool), np.int64), domains=("one",), writer=np.zeros(len(pool), np.int64))
     for name in PARTITIONS:
         extra = {"classes": {"per_client": pool.classes}, "natural": {"test": 0.25}}.get(name, {})
-        deal = PARTITIONS.resolve({"name": name, "clients": 1, **extra}).deal(pool, seed)
-        everything = [*deal.train[0], *deal.tests[0]] if name == "natural" else deal.train[0]
+        partition = PARTITIONS.resolve({"name": name, "clients": 1, **extra}).partition(pool, seed)
+        everything = [*partition.train[0], *partition.tests[0]] if name == "natural" else partition.train[0]
         assert sorted(everything) == list(range(pool.train))
         if name not in ("natural", "dirichlet"):
-            assert sorted(deal.tests[0]) == list(range(pool.train, len(pool)))
+            assert sorted(partition.tests[0]) == list(range(pool.train, len(pool)))
 
 
 @given(cases(("iid", "permuted", "shards")), seeds)
-def test_even_sizes(case: tuple[Pool, Partition], seed: int) -> None:
+def test_even_sizes(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
-    sizes = partition.deal(pool, seed).train.sizes + (partition.deal(pool, seed).validation.sizes if partition.validation else 0)
+    sizes = partition.partition(pool, seed).train.sizes + (partition.partition(pool, seed).validation.sizes if partition.validation else 0)
     assert sizes.max() - sizes.min() <= (partition.per_client if isinstance(partition, Shards) else 1)
 
 
 @given(cases(("dirichlet", "quantity")), seeds)
-def test_the_minimum_is_honoured(case: tuple[Pool, Partition], seed: int) -> None:
+def test_the_minimum_is_honoured(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
     assert isinstance(partition, Dirichlet | Quantity)
-    assert replace(partition, validation=0.0).deal(pool, seed).train.sizes.min() >= partition.minimum
+    assert replace(partition, validation=0.0).partition(pool, seed).train.sizes.min() >= partition.minimum
 
 
 @given(cases(("shards", "classes", "groups")), seeds)
-def test_slices_are_the_test_rows_of_the_classes_held(case: tuple[Pool, Partition], seed: int) -> None:
+def test_slices_are_the_test_rows_of_the_classes_held(case: tuple[Pool, Partitioner], seed: int) -> None:
     pool, partition = case
-    deal = replace(partition, validation=0.0).deal(pool, seed)
-    for client, rows in enumerate(deal.train):
+    partition = replace(partition, validation=0.0).partition(pool, seed)
+    for client, rows in enumerate(partition.train):
         expected = pool.train + np.flatnonzero(np.isin(pool.y[pool.train :], pool.y[rows]))
-        assert sorted(deal.tests[deal.test_of[client]]) == expected.tolist()
-    assert len(deal.tests) == len({frozenset(pool.y[rows].tolist()) for rows in deal.train}), "the same classes share a slice"
+        assert sorted(partition.tests[partition.test_of[client]]) == expected.tolist()
+    assert len(partition.tests) == len({frozenset(pool.y[rows].tolist()) for rows in partition.train}), "the same classes share a slice"
 
 
 @given(pools, st.integers(1, 40), seeds)
 def test_clients_of_one_group_differ_by_at_most_a_row(pool: Pool, clients: int, seed: int) -> None:
-    sizes = Groups(clients=clients, groups=1).deal(pool, seed).train.sizes
+    sizes = Groups(clients=clients, groups=1).partition(pool, seed).train.sizes
     assert sizes.max() - sizes.min() <= 1
 
 
 @given(pools, st.integers(1, 6), st.data(), seeds)
 def test_classes_are_held_evenly(pool: Pool, clients: int, data: st.DataObject, seed: int) -> None:
     k = data.draw(st.integers(1, pool.classes))
-    deal = Classes(clients=clients, per_client=k).deal(pool, seed)
-    held = [set(pool.y[rows].tolist()) for rows in deal.train]
+    partition = Classes(clients=clients, per_client=k).partition(pool, seed)
+    held = [set(pool.y[rows].tolist()) for rows in partition.train]
     assert all(len(classes) == k for classes in held)
     holders = Counter(c for classes in held for c in classes)
     assert max(holders.values()) - min(holders[c] for c in range(pool.classes)) <= 1
@@ -218,54 +218,54 @@ def cifar() -> Pool:
 
 
 def test_mcmahan_has_200_shards_of_300(mnist: Pool) -> None:
-    deal = Shards(clients=100, per_client=2).deal(mnist, 0)
-    assert set(deal.train.sizes.tolist()) == {600}
+    partition = Shards(clients=100, per_client=2).partition(mnist, 0)
+    assert set(partition.train.sizes.tolist()) == {600}
     shard_of = np.empty(60000, np.int64)
     shard_of[np.argsort(mnist.y[:60000], kind="stable")] = np.repeat(np.arange(200), 300)
-    for rows in deal.train:
+    for rows in partition.train:
         assert list(Counter(shard_of[rows].tolist()).values()) == [300, 300]
-    assert max(len(set(mnist.y[rows])) for rows in deal.train) <= 4
+    assert max(len(set(mnist.y[rows])) for rows in partition.train) <= 4
 
 
 def test_shi_and_radu_share_each_class_among_exactly_four(cifar: Pool) -> None:
-    deal = Classes(clients=20, per_client=2, samples=1250).deal(cifar, 0)
-    counts = np.stack([np.bincount(cifar.y[rows], minlength=10) for rows in deal.train])
+    partition = Classes(clients=20, per_client=2, samples=1250).partition(cifar, 0)
+    counts = np.stack([np.bincount(cifar.y[rows], minlength=10) for rows in partition.train])
     assert set(counts.ravel().tolist()) == {0, 1250}
     assert (np.count_nonzero(counts, axis=1) == 2).all()
     assert (np.count_nonzero(counts, axis=0) == 4).all()
-    assert len(np.unique(deal.train.flat)) == 50000
-    assert set(deal.tests.sizes.tolist()) == {2000}
-    assert len(deal.tests) > 5, "pairs of classes vary"
+    assert len(np.unique(partition.train.flat)) == 50000
+    assert set(partition.tests.sizes.tolist()) == {2000}
+    assert len(partition.tests) > 5, "pairs of classes vary"
 
 
 def test_fedmmd_gives_five_classes_to_each_of_two(cifar: Pool) -> None:
-    deal = Groups(clients=2).deal(cifar, 0)
-    assert [sorted(set(cifar.y[rows].tolist())) for rows in deal.train] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert deal.train.sizes.tolist() == [25000, 25000]
-    assert deal.tests.sizes.tolist() == [5000, 5000]
+    partition = Groups(clients=2).partition(cifar, 0)
+    assert [sorted(set(cifar.y[rows].tolist())) for rows in partition.train] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert partition.train.sizes.tolist() == [25000, 25000]
+    assert partition.tests.sizes.tolist() == [5000, 5000]
 
 
 def test_clients_of_a_given_group_divide_it(cifar: Pool) -> None:
-    deal = Groups(clients=5, groups=((9, 0), (3,))).deal(cifar, 0)
-    assert [sorted(set(cifar.y[rows].tolist())) for rows in deal.train] == [[0, 9], [0, 9], [0, 9], [3], [3]]
-    assert deal.train.sizes.tolist() == [3334, 3333, 3333, 2500, 2500]
-    assert len(deal.tests) == 2
+    partition = Groups(clients=5, groups=((9, 0), (3,))).partition(cifar, 0)
+    assert [sorted(set(cifar.y[rows].tolist())) for rows in partition.train] == [[0, 9], [0, 9], [0, 9], [3], [3]]
+    assert partition.train.sizes.tolist() == [3334, 3333, 3333, 2500, 2500]
+    assert len(partition.tests) == 2
 
 
 def test_fml_on_100_classes_has_twenty_a_client_and_keeps_a_tenth() -> None:
     pool = like([500] * 100, 10000)
-    deal = Shards(clients=5, per_client=2, validation=0.1).deal(pool, 0)
-    assert deal.train.sizes.tolist() == [9000] * 5
-    assert deal.validation.sizes.tolist() == [1000] * 5
-    assert [len(set(pool.y[rows])) for rows in deal.train] == [20] * 5
+    partition = Shards(clients=5, per_client=2, validation=0.1).partition(pool, 0)
+    assert partition.train.sizes.tolist() == [9000] * 5
+    assert partition.validation.sizes.tolist() == [1000] * 5
+    assert [len(set(pool.y[rows])) for rows in partition.train] == [20] * 5
 
 
 def test_fedfusion_permutes_the_pixels_of_each_client(mnist: Pool) -> None:
-    deal = Permuted(clients=3).deal(mnist, 0)
-    assert deal.permutation is not None
-    assert (np.sort(deal.permutation, axis=1) == np.arange(784)).all()
-    assert len(np.unique(deal.permutation, axis=0)) == 3
-    assert lists(deal.tests) == [list(range(60000, 70000))]
+    partition = Permuted(clients=3).partition(mnist, 0)
+    assert partition.permutation is not None
+    assert (np.sort(partition.permutation, axis=1) == np.arange(784)).all()
+    assert len(np.unique(partition.permutation, axis=0)) == 3
+    assert lists(partition.tests) == [list(range(60000, 70000))]
 
 
 def test_fccl_has_four_domains_of_different_sizes() -> None:
@@ -273,32 +273,41 @@ def test_fccl_has_four_domains_of_different_sizes() -> None:
     domain = np.concatenate([np.repeat(np.arange(4), rows), np.repeat(np.arange(4), 500)])
     x = np.broadcast_to(np.zeros((1, 3, 32, 32), np.uint8), (len(domain), 3, 32, 32))
     pool = Pool(x, np.arange(len(domain)) % 10, sum(rows), 10, domain=domain, domains=("mnist", "usps", "svhn", "syn"))
-    deal = Domains(samples=(150, 80, 5000, 1800)).deal(pool, 0)
-    assert deal.train.sizes.tolist() == [150, 80, 5000, 1800]
-    assert deal.domain_of is not None
-    assert deal.domain_of.tolist() == deal.test_of.tolist() == [0, 1, 2, 3]
-    for rows_of in (deal.train, deal.tests):
+    partition = Domains(samples=(150, 80, 5000, 1800)).partition(pool, 0)
+    assert partition.train.sizes.tolist() == [150, 80, 5000, 1800]
+    assert partition.domain_of is not None
+    assert partition.domain_of.tolist() == partition.test_of.tolist() == [0, 1, 2, 3]
+    for rows_of in (partition.train, partition.tests):
         assert [set(domain[part].tolist()) for part in rows_of] == [{0}, {1}, {2}, {3}]
-    assert deal.tests.sizes.tolist() == [500] * 4
-    assert Domains(clients=8, samples=(150, 80, 5000, 1801)).deal(pool, 0).train.sizes.tolist() == [75, 75, 40, 40, 2500, 2500, 901, 900]
+    assert partition.tests.sizes.tolist() == [500] * 4
+    assert Domains(clients=8, samples=(150, 80, 5000, 1801)).partition(pool, 0).train.sizes.tolist() == [
+        75,
+        75,
+        40,
+        40,
+        2500,
+        2500,
+        901,
+        900,
+    ]
 
 
 @pytest.mark.parametrize(("clients", "least", "most"), [(2, 1000, 5000), (20, 500, 500), (500, 100, 100)])
 def test_dirichlet_slices_have_the_clients_own_proportions(mnist: Pool, clients: int, least: int, most: int) -> None:
-    deal = Dirichlet(clients=clients, alpha=0.3).deal(mnist, 0)
-    for client, rows in enumerate(deal.train):
-        tests = deal.tests[deal.test_of[client]]
+    partition = Dirichlet(clients=clients, alpha=0.3).partition(mnist, 0)
+    for client, rows in enumerate(partition.train):
+        tests = partition.tests[partition.test_of[client]]
         own = np.bincount(mnist.y[rows], minlength=10) / len(rows)
         assert np.abs(np.bincount(mnist.y[tests], minlength=10) - own * len(tests)).max() <= 1
         assert least <= len(tests) <= most
-    uses = np.bincount(deal.tests.flat, minlength=len(mnist))[mnist.train :]
+    uses = np.bincount(partition.tests.flat, minlength=len(mnist))[mnist.train :]
     assert all(np.ptp(uses[mnist.y[mnist.train :] == kind]) <= 1 for kind in range(10)), "all test rows take their turn"
 
 
 def test_dirichlet_runs_from_one_class_to_iid(mnist: Pool) -> None:
     def largest_share(alpha: float) -> float:
-        deal = Dirichlet(clients=10, alpha=alpha, minimum=100).deal(mnist, 0)
-        return float(np.mean([np.bincount(mnist.y[rows]).max() / len(rows) for rows in deal.train]))
+        partition = Dirichlet(clients=10, alpha=alpha, minimum=100).partition(mnist, 0)
+        return float(np.mean([np.bincount(mnist.y[rows]).max() / len(rows) for rows in partition.train]))
 
     assert largest_share(0.05) > 0.6
     assert largest_share(1e6) < 0.12
@@ -307,15 +316,15 @@ def test_dirichlet_runs_from_one_class_to_iid(mnist: Pool) -> None:
 def test_spread_is_the_deviation_of_the_log_size() -> None:
     pool = pool_of(1_000_000, 10, 2)
     for law in ("log-normal", "power-law"):
-        sizes = PARTITIONS.resolve({"name": "quantity", "clients": 2000, "law": law, "spread": 0.5}).deal(pool, 0).train.sizes
+        sizes = PARTITIONS.resolve({"name": "quantity", "clients": 2000, "law": law, "spread": 0.5}).partition(pool, 0).train.sizes
         assert np.log(sizes).std() == pytest.approx(0.5, abs=0.05)
-    assert set(Quantity(clients=10, spread=0.0).deal(pool, 0).train.sizes) == {100_000}
+    assert set(Quantity(clients=10, spread=0.0).partition(pool, 0).train.sizes) == {100_000}
 
 
 def test_more_clients_than_test_rows_share_them_in_turn() -> None:
-    deal = IID(clients=7).deal(pool_of(40, 3, 2), 0)
-    assert deal.tests.sizes.tolist() == [1, 1, 1]
-    assert deal.test_of.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    partition = IID(clients=7).partition(pool_of(40, 3, 2), 0)
+    assert partition.tests.sizes.tolist() == [1, 1, 1]
+    assert partition.test_of.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 # MNIST itself
@@ -335,22 +344,22 @@ def real_mnist(data_folder: Path) -> Pool:
 
 def test_mnist_has_539_writers(real_mnist: Pool) -> None:
     assert real_mnist.writer is not None
-    deal = Natural().deal(real_mnist, 0)
-    assert deal.clients == 539
-    assert len(deal.train.flat) + len(deal.tests.flat) == 60000
-    for train, test in zip(deal.train, deal.tests, strict=True):
+    partition = Natural().partition(real_mnist, 0)
+    assert partition.clients == 539
+    assert len(partition.train.flat) + len(partition.tests.flat) == 60000
+    for train, test in zip(partition.train, partition.tests, strict=True):
         assert len(set(real_mnist.writer[[*train, *test]])) == 1
         assert len(test) == round(0.2 * (len(train) + len(test)))
-    some = Natural(clients=50).deal(real_mnist, 0)
+    some = Natural(clients=50).partition(real_mnist, 0)
     assert some.clients == 50
     assert len(set(real_mnist.writer[some.train.flat])) == 50
 
 
 def test_mnist_in_200_shards(real_mnist: Pool) -> None:
     assert np.bincount(real_mnist.y[:60000]).tolist() == MNIST_COUNTS
-    deal = Shards(clients=100).deal(real_mnist, 0)
-    kinds = Counter(len(set(real_mnist.y[rows])) for rows in deal.train)
-    assert set(deal.train.sizes.tolist()) == {600}
+    partition = Shards(clients=100).partition(real_mnist, 0)
+    kinds = Counter(len(set(real_mnist.y[rows])) for rows in partition.train)
+    assert set(partition.train.sizes.tolist()) == {600}
     assert kinds[2] > 70, "most clients hold two digits"
 
 
@@ -387,7 +396,7 @@ def test_mnist_in_200_shards(real_mnist: Pool) -> None:
 )
 def test_mistakes_are_sentences(table: dict[str, object], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        PARTITIONS.resolve(table).deal(pool_of(60, 20, 6), 0)
+        PARTITIONS.resolve(table).partition(pool_of(60, 20, 6), 0)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
@@ -395,15 +404,15 @@ def test_mistakes_are_sentences(table: dict[str, object], words: list[str]) -> N
 def test_data_that_lack_what_a_partition_needs(name: str) -> None:
     bare = replace(pool_of(60, 20, 6), domain=None, domains=(), writer=None)
     with pytest.raises(UserError, match=f"partition.name = '{name}': expected data"):
-        PARTITIONS.resolve(name).deal(bare, 0)
+        PARTITIONS.resolve(name).partition(bare, 0)
 
 
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(UserError, match="seed = -1"):
-        IID(clients=2).deal(pool_of(60, 20, 6), -1)
+        IID(clients=2).partition(pool_of(60, 20, 6), -1)
 
 
 @settings(max_examples=50)
 @given(cases())
-def test_settings_survive_a_file(case: tuple[Pool, Partition]) -> None:
+def test_settings_survive_a_file(case: tuple[Pool, Partitioner]) -> None:
     assert PARTITIONS.resolve(PARTITIONS.dump(case[1])) == case[1]

@@ -1,4 +1,4 @@
-"""Pictures of partitions: what they count, that they fit, and what they are written as."""
+"""Images of partitions: what they count, that they fit, and what they are written as."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from coterie.data.drawing import count, draw, save
-from coterie.data.partitions import IID, Dirichlet, Domains, Partition, Quantity
+from coterie.data.partitions import IID, Dirichlet, Domains, Partitioner, Quantity
 from coterie.data.pool import Pool
 from coterie.errors import UserError
 
@@ -26,10 +26,10 @@ def pool_of(train: int, classes: int = 10) -> Pool:
 def test_counts_include_validation_rows() -> None:
     pool = pool_of(1000)
     partition = Dirichlet(clients=7, validation=0.3)
-    table = count(pool, partition.deal(pool, 0))
+    table = count(pool, partition.partition(pool, 0))
     assert table.shape == (7, 10)
     assert table.sum(axis=0).tolist() == np.bincount(pool.y[:1000]).tolist()
-    assert (table == count(pool, Dirichlet(clients=7).deal(pool, 0))).all()
+    assert (table == count(pool, Dirichlet(clients=7).partition(pool, 0))).all()
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ def test_counts_include_validation_rows() -> None:
         (Quantity(clients=3000, spread=2.0), 2, {"clients", "class"}),
     ],
 )
-def test_any_partition_is_drawn_on_a_page(partition: Partition, classes: int, labels: set[str], tmp_path: Path) -> None:
+def test_any_partition_is_drawn_on_a_page(partition: Partitioner, classes: int, labels: set[str], tmp_path: Path) -> None:
     pool = pool_of(6000, classes)
-    figure = draw(pool, partition.deal(pool, 0), "a title")
+    figure = draw(pool, partition.partition(pool, 0), "a title")
     assert {axes.get_ylabel() for axes in figure.axes} - {"share of the client's samples"} == labels
     assert figure.get_suptitle() == "a title"
     assert figure.get_figwidth() <= 7.2
-    with Image.open(save(figure, tmp_path / "picture.png")) as picture:
-        assert np.asarray(picture.convert("L")).std() > 5
+    with Image.open(save(figure, tmp_path / "image.png")) as image:
+        assert np.asarray(image.convert("L")).std() > 5
 
 
 def test_the_largest_bubble_is_the_largest_count() -> None:
     pool = pool_of(1000)
-    deal = Dirichlet(clients=6, alpha=0.3).deal(pool, 0)
-    table = count(pool, deal)
-    bubbles = draw(pool, deal, "").axes[1].collections[0]
+    partition = Dirichlet(clients=6, alpha=0.3).partition(pool, 0)
+    table = count(pool, partition)
+    bubbles = draw(pool, partition, "").axes[1].collections[0]
     client, kind = bubbles.get_offsets()[np.argmax(bubbles.get_sizes())]
     assert table[int(client), int(kind)] == table.max()
     assert len(bubbles.get_sizes()) == np.count_nonzero(table)
@@ -68,23 +68,23 @@ def test_the_largest_bubble_is_the_largest_count() -> None:
 
 def test_domains_have_a_colour_and_a_name_each() -> None:
     pool = pool_of(300)
-    figure = draw(pool, Domains().deal(pool, 0), "")
+    figure = draw(pool, Domains().partition(pool, 0), "")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
     assert len({bar.get_facecolor() for bar in figure.axes[0].patches}) == 3
 
 
 @pytest.mark.parametrize(("form", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_saved_pictures_repeat_to_the_byte(form: str, magic: bytes, tmp_path: Path) -> None:
+def test_saved_images_repeat_to_the_byte(form: str, magic: bytes, tmp_path: Path) -> None:
     pool = pool_of(300)
-    deal = IID(clients=4).deal(pool, 0)
-    first, second = (save(draw(pool, deal, "iid"), tmp_path / "new folder" / f"{name}.{form}").read_bytes() for name in "ab")
+    partition = IID(clients=4).partition(pool, 0)
+    first, second = (save(draw(pool, partition, "iid"), tmp_path / "new folder" / f"{name}.{form}").read_bytes() for name in "ab")
     assert first.startswith(magic)
     assert first == second
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.pdf, \.png or \.svg"):
-        save(Figure(), tmp_path / "picture.gif")
+        save(Figure(), tmp_path / "image.gif")
 
 
 def test_pyplot_stays_out() -> None:

@@ -25,8 +25,8 @@ from coterie.data.sources import SOURCES
 from coterie.data.sources.cifar import Cifar10, Cifar100
 from coterie.data.sources.huggingface import HuggingFace
 from coterie.data.sources.idx import FashionMnist, Mnist
+from coterie.data.sources.images import Folder, MnistM, OfficeHome
 from coterie.data.sources.npz import Npz
-from coterie.data.sources.pictures import Folder, MnistM, OfficeHome
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
 from coterie.errors import UserError
@@ -155,16 +155,16 @@ def test_idx_label_range(tmp_path: Path) -> None:
         TinyMnist().load(tmp_path)
 
 
-def test_another_number_of_pictures(tmp_path: Path) -> None:
+def test_another_number_of_images(tmp_path: Path) -> None:
     write_four(tmp_path / "mnist")
-    with pytest.raises(UserError, match=r"mnist holds 6 \+ 2 pictures, but mnist has 60000 \+ 10000"):
+    with pytest.raises(UserError, match=r"mnist holds 6 \+ 2 images, but mnist has 60000 \+ 10000"):
         Mnist().load(tmp_path)
 
 
-def test_labels_and_pictures_disagree(tmp_path: Path) -> None:
+def test_labels_and_images_disagree(tmp_path: Path) -> None:
     write_four(tmp_path / "mnist")
     write_idx(tmp_path / "mnist/train-labels-idx1-ubyte.gz", np.zeros(5, np.uint8))
-    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte\.gz holds 6 pictures but 5 labels"):
+    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte\.gz holds 6 images but 5 labels"):
         TinyMnist().load(tmp_path)
 
 
@@ -323,7 +323,7 @@ def test_cifar_binary_wrong(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data_batch_2\.bin is truncated or damaged"):
         TinyCifar10().load(tmp_path)
     path.write_bytes(whole[:3073])
-    with pytest.raises(UserError, match=r"cifar-10-batches-bin holds 9 \+ 2 pictures"):
+    with pytest.raises(UserError, match=r"cifar-10-batches-bin holds 9 \+ 2 images"):
         TinyCifar10().load(tmp_path)
     path.write_bytes(b"\x0a" + whole[1:])
     with pytest.raises(UserError, match=r"data_batch_2\.bin holds the label 10"):
@@ -334,7 +334,7 @@ def test_part_and_complete(tmp_path: Path) -> None:
     np.savez(tmp_path / "cifar10-10k.npz", x_train=some(3, 32, 32, 3), y_train=np.arange(3, dtype=np.uint8))
     part = TinyCifar10().load(tmp_path)
     assert (len(part), part.train) == (3, 3)
-    assert part.note == "a part of cifar10: 3 of 10 training and 0 of 2 test pictures"
+    assert part.note == "a part of cifar10: 3 of 10 training and 0 of 2 test images"
     with pytest.raises(UserError, match=r"data_batch_1\.bin is missing: cifar10 was looked for"):
         TinyCifar10(part="never").load(tmp_path)
     write_binary(tmp_path)
@@ -370,10 +370,10 @@ def test_svhn(tmp_path: Path) -> None:
         TinySvhn().load(tmp_path)
 
 
-# pictures
+# images
 
 
-def save_picture(path: Path, pixels: np.ndarray[Any, Any]) -> None:
+def save_image(path: Path, pixels: np.ndarray[Any, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path, quality=95)
 
@@ -382,7 +382,7 @@ def write_tree(root: Path, per_class: int = 10, domains: tuple[str, ...] = ("Art
     for domain in domains:
         for kind in ("Alarm_Clock", "Bed"):
             for i in range(per_class):
-                save_picture(root / domain / kind / f"{i:05}.jpg", some(20 + i, 24, 3))
+                save_image(root / domain / kind / f"{i:05}.jpg", some(20 + i, 24, 3))
 
 
 def test_office_home(tmp_path: Path) -> None:
@@ -391,11 +391,11 @@ def test_office_home(tmp_path: Path) -> None:
     pool = OfficeHome(size=16).load(tmp_path)
     assert (len(pool), pool.train, pool.shape, pool.classes) == (80, 64, (3, 16, 16), 2)
     assert pool.domains == ("Art", "Clipart", "Product", "Real World")
-    assert pool.note == "a part of office-home: 80 of 15,588 pictures"
+    assert pool.note == "a part of office-home: 80 of 15,588 images"
     assert pool.domain is not None
     for half in (slice(64), slice(64, 80)):
         assert np.bincount(2 * pool.domain[half] + pool.y[half]).tolist() == [(half.stop - (half.start or 0)) // 8] * 8
-    # every picture once, as Pillow makes it
+    # every image once, as Pillow makes it
     expected = sorted(thumbnail(path, 16) for path in (tmp_path / "office-home").glob("*/*/*.jpg"))
     assert sorted(row.tobytes() for row in pool.x) == expected
 
@@ -417,11 +417,11 @@ def test_folder_split_is_seeded(tmp_path: Path) -> None:
 
 
 def test_folder_split_is_clean(tmp_path: Path) -> None:
-    """Pictures that occur under several names stay in training; a class of one picture too."""
+    """Images that occur under several names stay in training; a class of one image too."""
     write_tree(tmp_path / "mine", per_class=1)
-    picture = some(8, 8, 3)
+    image = some(8, 8, 3)
     for i in range(6):
-        save_picture(tmp_path / f"mine/Art/Bed/copy{i}.png", picture)
+        save_image(tmp_path / f"mine/Art/Bed/copy{i}.png", image)
     pool = Folder(path=str(tmp_path / "mine"), size=8, test=0.9).load(Path("/elsewhere"))
     train, test = ({row.tobytes() for row in part} for part in (pool.x[: pool.train], pool.x[pool.train :]))
     assert not train & test
@@ -431,7 +431,7 @@ def test_folder_split_is_clean(tmp_path: Path) -> None:
 
 
 def test_folder_modes(tmp_path: Path) -> None:
-    """Grey, palette and transparent pictures all become colour."""
+    """Grey, palette and transparent images all become colour."""
     for i, mode in enumerate(["L", "P", "RGBA", "RGB"]):
         path = tmp_path / f"mine/a/b/{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -451,11 +451,11 @@ def spoil(root: Path, how: str) -> str:
         bed.rmdir()
         return "Art/Bed is missing: every domain must have every class"
     if how == "text":
-        (bed / "00000.jpg").write_text("no picture")
+        (bed / "00000.jpg").write_text("no image")
     else:
         whole = (bed / "00000.jpg").read_bytes()
         (bed / "00000.jpg").write_bytes(whole[: len(whole) // 2])
-    return "Art/Bed/00000.jpg does not decode as a picture"
+    return "Art/Bed/00000.jpg does not decode as a image"
 
 
 @pytest.mark.parametrize("how", ["empty", "missing", "text", "cut"])
@@ -490,7 +490,7 @@ def test_mnist_m_as_published(tmp_path: Path) -> None:
     x = some(4, 32, 32, 3)
     for part, rows in (("train", range(3)), ("test", range(3, 4))):
         for i in rows:
-            save_picture(tmp_path / f"mnist_m/mnist_m_{part}/{i:08}.png", x[i])
+            save_image(tmp_path / f"mnist_m/mnist_m_{part}/{i:08}.png", x[i])
         labels = tmp_path / f"mnist_m/mnist_m_{part}_labels.txt"
         labels.write_text("".join(f"{i:08}.png {9 - i}\n" for i in reversed(rows)))
     pool = TinyMnistM().load(tmp_path)
@@ -523,12 +523,12 @@ GOOD = {"x_train": some(3, 8, 8), "y_train": np.arange(3), "x_test": some(1, 8, 
     [
         ({"x_test": None, "y_test": None}, "lacks x_test, y_test; it must hold x_train, y_train, x_test, y_test"),
         ({"y_train": None}, "lacks y_train"),
-        ({"x_train": GOOD["x_train"] / 255}, "holds pictures as float64"),
-        ({"x_train": GOOD["x_train"].reshape(3, 64)}, "holds pictures as uint8 of shape"),
-        ({"y_train": np.arange(2)}, "holds 3 pictures but 2 labels"),
+        ({"x_train": GOOD["x_train"] / 255}, "holds images as float64"),
+        ({"x_train": GOOD["x_train"].reshape(3, 64)}, "holds images as uint8 of shape"),
+        ({"y_train": np.arange(2)}, "holds 3 images but 2 labels"),
         ({"y_train": np.array([0, -1, 1])}, "holds the label -1"),
         ({"y_train": np.eye(3)}, "holds y_train as float64"),
-        ({"x_test": some(1, 9, 9)}, "but test pictures of shape"),
+        ({"x_test": some(1, 9, 9)}, "but test images of shape"),
         ({"x_train": np.array([None, {}, []], dtype=object)}, "truncated or damaged"),
     ],
 )
@@ -572,14 +572,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, held: Any) -> None:
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
-def images(n: int, size: int = 6) -> tuple[list[Any], np.ndarray[Any, Any]]:
+def some_images(n: int, size: int = 6) -> tuple[list[Any], np.ndarray[Any, Any]]:
     x = some(n, size, size, 3)
     return [Image.fromarray(row) for row in x], x
 
 
 def test_huggingface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures, x = images(3)
-    splits = {"train": Split({"img": pictures[:2], "label": [0, 4]}), "test": Split({"img": pictures[2:], "label": [1]})}
+    images, x = some_images(3)
+    splits = {"train": Split({"img": images[:2], "label": [0, 4]}), "test": Split({"img": images[2:], "label": [1]})}
     stand_in(monkeypatch, splits)
     pool = HuggingFace(path=str(tmp_path), image="img").load(tmp_path)
     same(pool, x.transpose(0, 3, 1, 2), [0, 4, 1], 2)
@@ -591,12 +591,12 @@ def test_huggingface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_huggingface_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = HuggingFace(path=str(tmp_path))
-    pictures, _ = images(2)
-    stand_in(monkeypatch, Split({"images": pictures, "label": [0, 1]}))
+    images, _ = some_images(2)
+    stand_in(monkeypatch, Split({"images": images, "label": [0, 1]}))
     with pytest.raises(UserError, match="has no column 'image': did you mean 'images'"):
         source.load(tmp_path)
-    stand_in(monkeypatch, Split({"image": [*pictures, *images(1, 7)[0]], "label": [0, 1, 1]}))
-    with pytest.raises(UserError, match="holds pictures of 2 shapes"):
+    stand_in(monkeypatch, Split({"image": [*images, *some_images(1, 7)[0]], "label": [0, 1, 1]}))
+    with pytest.raises(UserError, match="holds images of 2 shapes"):
         source.load(tmp_path)
     stand_in(monkeypatch, {"validation": None})
     with pytest.raises(UserError, match="has no split 'train'"):

@@ -139,16 +139,16 @@ def test_pacs(data_folder: Path) -> None:
     counts = [int(np.count_nonzero((pool.domain == d) & (pool.y == c) & (where == part))) for d, c, part in cells]
     assert sum(counts) == len(files)
     assert all(counts)
-    # each picture of the pool is one of its own class folder, by decoded pixels, each as often as on disk
+    # each image of the pool is one of its own class folder, by decoded pixels, each as often as on disk
     for d, domain in enumerate(pool.domains):
         for c, kind in enumerate(sorted(path.name for path in (data_folder / "pacs" / domain).iterdir())):
-            on_disk = sorted(picture(path) for path in (data_folder / "pacs" / domain / kind).glob("*.jpg"))
+            on_disk = sorted(image(path) for path in (data_folder / "pacs" / domain / kind).glob("*.jpg"))
             rows = pool.x[(pool.domain == d) & (pool.y == c)]
             assert sorted(row.transpose(1, 2, 0).tobytes() for row in rows) == on_disk
     assert not {row.tobytes() for row in pool.x[: pool.train]} & {row.tobytes() for row in pool.x[pool.train :]}
 
 
-def picture(path: Path) -> bytes:
+def image(path: Path) -> bytes:
     with Image.open(path) as image:
         assert image.size == (64, 64)
         return image.convert("RGB").tobytes()

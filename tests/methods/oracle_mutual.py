@@ -29,7 +29,7 @@ def cross_entropy(logits: np.ndarray, y: np.ndarray) -> float:
     return float(-log_softmax(logits)[np.arange(len(y)), y].mean())
 
 
-def divergence(teacher: np.ndarray, student: np.ndarray) -> float:
+def kl_divergence(teacher: np.ndarray, student: np.ndarray) -> float:
     """KL(softmax(teacher) || softmax(student)), the mean over the batch of the sum over classes."""
     t, s = log_softmax(teacher), log_softmax(student)
     return float((np.exp(t) * (t - s)).sum() / len(teacher))
@@ -53,8 +53,8 @@ def mutual(u: np.ndarray, v: np.ndarray, y: np.ndarray, alpha: float, beta: floa
     labels = np.zeros_like(p)
     labels[np.arange(size), y] = 1.0
     return Mutual(
-        private=alpha * cross_entropy(u, y) + (1.0 - alpha) * divergence(v, u),
-        meme=beta * cross_entropy(v, y) + (1.0 - beta) * divergence(u, v),
+        private=alpha * cross_entropy(u, y) + (1.0 - alpha) * kl_divergence(v, u),
+        meme=beta * cross_entropy(v, y) + (1.0 - beta) * kl_divergence(u, v),
         private_by_private=(alpha * (p - labels) + (1.0 - alpha) * (p - q)) / size,
         private_by_meme=np.zeros_like(q),
         meme_by_private=np.zeros_like(p),

@@ -117,7 +117,7 @@ Weights = dict[str, np.ndarray]
 
 
 def patches(x: np.ndarray, size: int) -> np.ndarray:
-    """Pictures N x 1 x H x W as N x patches x pixels, patches in rows."""
+    """Images N x 1 x H x W as N x patches x pixels, patches in rows."""
     n, _, height, width = x.shape
     cut = x.reshape(n, height // size, size, width // size, size).transpose(0, 1, 3, 2, 4)
     return cut.reshape(n, -1, size * size)

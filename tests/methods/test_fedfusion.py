@@ -34,7 +34,7 @@ from coterie.models.fused import Blend, ConvFusion, Fused
 from coterie.record import EMPTY, Record, read
 from coterie.running.experiment import Experiment
 from coterie.seeds import scoped
-from coterie.site import SERVER, Bench, Site
+from coterie.site import SERVER, ModelCache, Site
 from coterie.terms import L2Term, MMDTerm, ProximalTerm
 from coterie.testing import check_method
 from coterie.training.optimisers import Sgd
@@ -201,7 +201,7 @@ def test_the_papers_network_is_fused_after_its_last_pool() -> None:
 )
 def test_networks_that_cannot_be_fused(changes, complaint, tmp_path) -> None:
     with pytest.raises(UserError, match=complaint):
-        run_inline(maps_experiment(FedFusion()).but(**changes), tmp_path / "run")
+        run_inline(maps_experiment(FedFusion()).replace(**changes), tmp_path / "run")
 
 
 # --- the server ---
@@ -296,8 +296,8 @@ def test_whole_runs(method, objective, tmp_path) -> None:
 def test_frozen_at_zero_it_is_fedavg_to_the_bit(method, same, tmp_path) -> None:
     """On the names they share, and in every figure on the ledger; with dropout, whose draws must not shift."""
     protocols = {"protocols": ("global", "local_pre", "local_post")}
-    plan = maps_experiment(method, rounds=2).but(model={**CNN, "dropout": 0.3}, evaluation=protocols)
-    ours, theirs = (run_inline(plan.but(method=each), tmp_path / each.name) for each in (method, same))
+    plan = maps_experiment(method, rounds=2).replace(model={**CNN, "dropout": 0.3}, evaluation=protocols)
+    ours, theirs = (run_inline(plan.replace(method=each), tmp_path / each.name) for each in (method, same))
     found, expected = (each[0].state.group("model").tensors for each in (ours, theirs))
     assert set(found) - set(expected) == (set() if method.personal else {"fusion.lam"})
     assert all(torch.equal(found[name], value) for name, value in expected.items())
@@ -319,7 +319,7 @@ def test_conformance_of_personal_fusion() -> None:
     """It keeps something, and so does its optimiser: the engines must agree on that too."""
     method = FedFusion(operator="conv", personal=True, start_as="xavier", test_with="new")
     plan = maps_experiment(method)
-    check_method(method, plan.but(training=plan.training.but(state="kept")), up=PLAIN, down=PLAIN)
+    check_method(method, plan.replace(training=plan.training.replace(state="kept")), up=PLAIN, down=PLAIN)
 
 
 def test_conformance_of_the_options() -> None:
@@ -348,7 +348,7 @@ def test_what_travels(operator, personal, tmp_path) -> None:
     """Never E_g; never a personal fusion, which lies in the client's memory, alone, and is what it trains on with."""
     spy = Spy()
     method = FedFusion(operator=operator, personal=personal, start_as="torch")
-    result, _ = run_inline(maps_experiment(method, rounds=2).but(cohort=1.0), tmp_path / "run", spy)
+    result, _ = run_inline(maps_experiment(method, rounds=2).replace(cohort=1.0), tmp_path / "run", spy)
     assert len(spy.replies) == 10
     plain, _ = built(operator)
     fusion = {"fusion.mix.weight"} if operator == "conv" else {"fusion.lam"}
@@ -365,11 +365,11 @@ def test_what_travels(operator, personal, tmp_path) -> None:
 def test_personal_fusion_goes_on_where_it_stopped(tmp_path) -> None:
     """With a learning rate of nothing the fusion that comes back is the one that was kept; else it has moved on from it."""
     plan = maps_experiment(FedFusion(operator="conv", personal=True, start_as="xavier"))
-    site = plan.population().site(0, 1, Bench())
+    site = plan.population().site(0, 1, ModelCache())
     site.architecture = plan.method.network(site.architecture, 0)
     message = Record(model={name: value for name, value in site.fresh().items() if not name.startswith(("past.", "fusion."))})
     _, kept = plan.method.train(site, EMPTY, message)
-    site.training = plan.training.but(epochs=0)
+    site.training = plan.training.replace(epochs=0)
     assert plan.method.train(site, kept, message)[1] == kept
     fresh = Record(fusion={name: value for name, value in site.fresh().items() if name.startswith("fusion.")})
     assert plan.method.train(site, EMPTY, message)[1] == fresh
@@ -380,15 +380,15 @@ def test_personal_fusion_goes_on_where_it_stopped(tmp_path) -> None:
 def test_frozen_networks_run_once_per_client_and_round(terms, extractors, tmp_path) -> None:
     """E_g once; a global stream beside it once more, through both of its extractors. In training only E_l runs."""
     plan = whole_batches(FedFusion(operator="multi", terms=terms), steps=3, rounds=2)
-    sizes = plan.population().deal.train.sizes.tolist()
-    found = passes(plan.but(training=plan.training.but(batch=7)), tmp_path / "run")
+    sizes = plan.population().partition.train.sizes.tolist()
+    found = passes(plan.replace(training=plan.training.replace(batch=7)), tmp_path / "run")
     assert found == ([size for size in [*sizes, *sizes] for _ in range(extractors)], 2 * 3 * sum(sizes))
 
 
-def test_frozen_networks_run_per_batch_where_pictures_are_augmented(tmp_path) -> None:
+def test_frozen_networks_run_per_batch_where_images_are_augmented(tmp_path) -> None:
     plan = whole_batches(FedFusion(operator="conv"), steps=2, rounds=1)
-    sizes = plan.population().deal.train.sizes.tolist()
-    found = passes(plan.but(training=plan.training.but(augment="crop-flip")), tmp_path / "run")
+    sizes = plan.population().partition.train.sizes.tolist()
+    found = passes(plan.replace(training=plan.training.replace(augment="crop-flip")), tmp_path / "run")
     assert found == ([size for size in sizes for _ in range(2)], 2 * sum(sizes))
 
 
@@ -409,7 +409,7 @@ def test_both_readings_of_the_global_models_extractor(operator, tmp_path) -> Non
         source = sent if reading == "previous" else model
         whole = model | Record({f"past.{name}": value for name, value in source.items() if name.startswith("conv")})
         net = Fused(MODELS.resolve(CNN), operator).build((1, 8, 8), 10)
-        test = plan.population().site(SERVER, 0, Bench()).test
+        test = plan.population().site(SERVER, 0, ModelCache()).test
         by_hand_ = score(net, whole, test).values()["loss"]
         found = [e["value"] for e in seen if e["event"] == "evaluation" and e["protocol"] == "global" and e["metric"] == "loss"]
         assert found[-1] == pytest.approx(by_hand_, rel=1e-6)
@@ -424,7 +424,7 @@ def test_both_readings_of_the_global_models_extractor(operator, tmp_path) -> Non
 def test_clients_are_tested_with_their_own_fusion() -> None:
     method = FedFusion(operator="multi", personal=True)
     plan = maps_experiment(method)
-    site = plan.population().site(2, 1, Bench())
+    site = plan.population().site(2, 1, ModelCache())
     site.architecture = method.network(site.architecture, 2)
     whole = site.fresh()
     plain = Record({name: value for name, value in whole.items() if not name.startswith(("past.", "fusion."))})
@@ -437,16 +437,16 @@ def test_clients_are_tested_with_their_own_fusion() -> None:
 
 @pytest.mark.parametrize("personal", [False, True])
 def test_newcomers(personal, tmp_path) -> None:
-    """A newcomer starts from the merged model with E_g = E_l, keeps that E_g for all its epochs, and learns."""
+    """A new client starts from the merged model with E_g = E_l, keeps that E_g for all its epochs, and learns."""
     method = FedFusion(operator="multi", personal=personal)
-    plan = maps_experiment(method, rounds=2).but(newcomers={"count": 2, "epochs": 3})
+    plan = maps_experiment(method, rounds=2).replace(new_clients={"count": 2, "epochs": 3})
     result, seen = run_inline(plan, tmp_path / "run")
-    arrived = {event["client"]: event["accuracy"] for event in seen if event["event"] == "newcomer"}
+    arrived = {event["client"]: event["accuracy"] for event in seen if event["event"] == "new_client"}
     assert set(arrived) == {3, 4}
     model = result.state.group("model")
     plain = Record({name: value for name, value in model.items() if not name.startswith("fusion.")})
     for client, curve in arrived.items():
-        site = plan.population().site(client, 3, Bench())
+        site = plan.population().site(client, 3, ModelCache())
         start = score(MODELS.resolve(CNN).build((1, 8, 8), 10), plain, site.test).values()["accuracy"]
         assert len(curve) == 4
         assert curve[0] == pytest.approx(start, abs=1.1 / len(site.test) if len(site.test) else 0)
@@ -461,8 +461,8 @@ def test_newcomers(personal, tmp_path) -> None:
 def test_a_newcomer_keeps_the_extractor_it_was_given(monkeypatch) -> None:
     """Even with a term over all parameters that move and weight decay, which shrinks whatever has a gradient, if of 0."""
     method = FedFusion(operator="multi", terms=(ProximalTerm(mu=0.1),))
-    site = maps_experiment(method).population().site(0, 1, Bench())
-    site.training = site.training.but(optimiser=Sgd(lr=0.1, weight_decay=0.01))
+    site = maps_experiment(method).population().site(0, 1, ModelCache())
+    site.training = site.training.replace(optimiser=Sgd(lr=0.1, weight_decay=0.01))
     site.architecture = method.network(site.architecture, 0)
     model = Record({name: value for name, value in site.fresh().items() if not name.startswith("past.")})
     seen, fit = [], Site.fit
@@ -502,10 +502,10 @@ def test_fusion_weights_on_show(operator, tmp_path) -> None:
 def test_running_statistics_travel_and_those_of_the_frozen_extractor_do_not(tmp_path) -> None:
     """A network with BatchNorm: its buffers are averaged under their own names."""
     spy = Spy()
-    plan = maps_experiment(FedFusion(operator="single"), rounds=2).but(
+    plan = maps_experiment(FedFusion(operator="single"), rounds=2).replace(
         model={"name": "resnet10-slim"}, data={"source": "digits", "size": 8, "train": 40, "test": 10}, cohort=2
     )
-    result, _ = run_inline(plan.but(partition={"name": "iid", "clients": 2}), tmp_path / "run", spy)
+    result, _ = run_inline(plan.replace(partition={"name": "iid", "clients": 2}), tmp_path / "run", spy)
     names = [name for name in result.state.group("model") if name.endswith("running_mean")]
     assert names
     assert not any("past." in name for reply in spy.replies for name in reply)

@@ -262,24 +262,24 @@ def test_bytes_of_the_papers_network(method, tmp_path) -> None:
 @pytest.mark.parametrize("method", [FedMMD(), FedMMD(on="features"), TwoStreamL2(), FedMMD(terms=(L2Term(lam=0.001),))])
 def test_the_frozen_stream_runs_once_per_client_and_round(method, tmp_path) -> None:
     plan = whole_batches(method, steps=3, rounds=2)
-    sizes = plan.population().deal.train.sizes.tolist()
-    found = passes(plan.but(training=plan.training.but(batch=7)), tmp_path / "run")
+    sizes = plan.population().partition.train.sizes.tolist()
+    found = passes(plan.replace(training=plan.training.replace(batch=7)), tmp_path / "run")
     assert found == ([*sizes, *sizes], 2 * 3 * sum(sizes))
 
 
-def test_the_frozen_stream_runs_per_batch_where_pictures_are_augmented(tmp_path) -> None:
+def test_the_frozen_stream_runs_per_batch_where_images_are_augmented(tmp_path) -> None:
     plan = whole_batches(FedMMD(), steps=3, rounds=1)
-    sizes = plan.population().deal.train.sizes.tolist()
-    found, _ = passes(plan.but(training=plan.training.but(augment="crop-flip")), tmp_path / "run")
+    sizes = plan.population().partition.train.sizes.tolist()
+    found, _ = passes(plan.replace(training=plan.training.replace(augment="crop-flip")), tmp_path / "run")
     assert found == [size for size in sizes for _ in range(3)]
-    assert passes(plan.but(method=FedMMD(lam=0.0)), tmp_path / "off") == ([], 3 * sum(sizes))
+    assert passes(plan.replace(method=FedMMD(lam=0.0)), tmp_path / "off") == ([], 3 * sum(sizes))
 
 
 def test_a_client_of_one_sample_and_batches_of_one(tmp_path) -> None:
     for rule in RULES:
         plan = small_experiment(FedMMD(lam=1.0, kernels=rule), rounds=2)
-        plan = plan.but(training=plan.training.but(batch=1), data={"source": "digits", "train": 30, "test": 10})
-        plan = plan.but(partition={"name": "quantity", "clients": 5, "minimum": 1})
+        plan = plan.replace(training=plan.training.replace(batch=1), data={"source": "digits", "train": 30, "test": 10})
+        plan = plan.replace(partition={"name": "quantity", "clients": 5, "minimum": 1})
         assert run_inline(plan, tmp_path / rule)[0].state.fault() is None
 
 

@@ -32,7 +32,7 @@ from coterie.running.federation import draw_cohort
 from coterie.running.rounds import Interrupted, Result, resume, run
 from coterie.seeds import generator, seed_of
 from coterie.settings import STRICT
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
 
@@ -155,7 +155,7 @@ def test_the_oracles_own_gradients_are_its_losses_slopes() -> None:
 
 
 def gradients(alpha: float, beta: float) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the parameters of two different networks on real-valued pictures."""
+    """Of the parameters of two different networks on real-valued images."""
     torch.manual_seed(0)
     net = PairNet(MLP(hidden=(7,)).build((1, 4, 4), 5), MLP(hidden=(6, 5)).build((1, 4, 4), 5))
     x, y = torch.randn(8, 1, 4, 4), torch.randint(5, (8,))
@@ -189,7 +189,7 @@ def linear_experiment(float64: bool, method: FML) -> Experiment:
         "method": "fml",
         "training": {"epochs": 2, "batch": 7, "optimiser": sgd},
     }
-    return Experiment.parse(table).but(model=Flat(), method=method)
+    return Experiment.parse(table).replace(model=Flat(), method=method)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -197,7 +197,7 @@ def test_whole_rounds_are_the_oracles(tmp_path, dtype) -> None:
     """Four rounds of three uneven clients of five, two epochs, momentum, decay, dials that turn: server, private models and momenta."""
     plan = linear_experiment(dtype == torch.float64, FML(alpha=((1, 0.9), (2, 0.4)), beta=((1, 0.2), (3, 0.7))))
     population = plan.population()
-    assert len(set(population.deal.train.sizes.tolist())) > 2, "clients must be uneven"
+    assert len(set(population.partition.train.sizes.tolist())) > 2, "clients must be uneven"
     settings = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
     alphas, betas = [0.9, 0.4, 0.4, 0.4], [0.2, 0.2, 0.7, 0.7]
 
@@ -205,13 +205,13 @@ def test_whole_rounds_are_the_oracles(tmp_path, dtype) -> None:
         return oracle.Linear(*(record.tensors[f"head.{each}"].double().numpy() for each in ("weight", "bias")))
 
     def batches(client: int, round: int) -> list[oracle.Batch]:
-        site, seed = population.site(client, round, Bench()), seed_of(plan.seed, round, client, "train")
+        site, seed = population.site(client, round, ModelCache()), seed_of(plan.seed, round, client, "train")
         orders = [torch.randperm(len(site.train), generator=generator(seed, "order", epoch)) for epoch in range(2)]
         found = [site.train.batch(chosen) for order in orders for chosen in order.split(7)]
         return [(x.flatten(1).double().numpy(), y.numpy()) for x, y in found]
 
-    server = linear(population.site(SERVER, 0, Bench()).fresh())
-    privates = {k: linear(population.site(k, 0, Bench()).fresh()) for k in range(5)}
+    server = linear(population.site(SERVER, 0, ModelCache()).fresh())
+    privates = {k: linear(population.site(k, 0, ModelCache()).fresh()) for k in range(5)}
     visits = dict.fromkeys(range(5), 0)
     for round, (alpha, beta) in enumerate(zip(alphas, betas, strict=True), 1):
         memes = []
@@ -247,9 +247,9 @@ ADAM = {"name": "adam", "lr": 0.01}
 def test_alpha_one_leaves_the_private_model_as_local_trains_it(tmp_path, training) -> None:
     """To the bit, its optimiser included; the meme meanwhile learns from it."""
     plan = small_experiment(FML(alpha=1.0, beta=0.3))
-    plan = plan.but(training=plan.training.but(**training))
+    plan = plan.replace(training=plan.training.replace(**training))
     inline(plan, tmp_path / "fml")
-    inline(plan.but(method=Local(), training=plan.training.but(state="kept")), tmp_path / "local")
+    inline(plan.replace(method=Local(), training=plan.training.replace(state="kept")), tmp_path / "local")
     found, want = memories(tmp_path / "fml"), memories(tmp_path / "local")
     assert found.keys() == want.keys()
     for client, memory in want.items():
@@ -262,11 +262,11 @@ def test_alpha_one_leaves_the_private_model_as_local_trains_it(tmp_path, trainin
 @pytest.mark.parametrize("training", [{"clip": 0.5}, {"optimiser": ADAM, "clip": 0.1}, {"augment": "crop-flip"}], ids=str)
 def test_beta_one_is_uniform_fedavg_also_when_gradients_are_clipped(tmp_path, training) -> None:
     plan = small_experiment(FML(beta=1.0))
-    plan = plan.but(training=plan.training.but(**training))
+    plan = plan.replace(training=plan.training.replace(**training))
     found = inline(plan, tmp_path / "fml").state
-    assert found == inline(plan.but(method=FedAvg(weighting="uniform")), tmp_path / "uniform").state
-    assert found != inline(plan.but(method=FedAvg(weighting="samples")), tmp_path / "samples").state
-    plain = plan.but(training=small_experiment(FML()).training)
+    assert found == inline(plan.replace(method=FedAvg(weighting="uniform")), tmp_path / "uniform").state
+    assert found != inline(plan.replace(method=FedAvg(weighting="samples")), tmp_path / "samples").state
+    plain = plan.replace(training=small_experiment(FML()).training)
     assert found != inline(plain, tmp_path / "plain").state, "the setting must matter"
 
 
@@ -280,16 +280,16 @@ def test_without_weight_on_labels_there_is_no_label_in_it() -> None:
     population = plan.population()
     wrong = dataclasses.replace(population, pool=dataclasses.replace(population.pool, y=(population.pool.y + 3) % 10))
     none = dataclasses.replace(population, pool=dataclasses.replace(population.pool, y=np.full_like(population.pool.y, -1)))
-    message = Record(model=population.site(SERVER, 0, Bench()).fresh())
+    message = Record(model=population.site(SERVER, 0, ModelCache()).fresh())
 
     def trained(method: FML, who: Any) -> tuple[Record, Record]:
-        return method.train(who.site(2, 1, Bench()), EMPTY, message)
+        return method.train(who.site(2, 1, ModelCache()), EMPTY, message)
 
     blind = FML(alpha=0.0, beta=0.0)
     assert trained(blind, population) == trained(blind, wrong) == trained(blind, none)
     reply, kept = trained(blind, population)
     assert reply.group("model") != message.group("model"), "it learns, from the other model"
-    assert kept.group("model") != population.site(2, 1, Bench()).fresh()
+    assert kept.group("model") != population.site(2, 1, ModelCache()).fresh()
     for method in (FML(alpha=0.01, beta=0.0), FML(alpha=0.0, beta=0.01)):
         assert trained(method, population) != trained(method, wrong)
 
@@ -378,8 +378,8 @@ def test_five_architectures_killed_and_resumed(five, tmp_path, workers) -> None:
 def test_other_ways_to_have_models_give_the_same_bits_on_every_engine(tmp_path, by) -> None:
     """A user's own class by its path among them; what a client keeps is of the kind that it is said to have."""
     models = [FIVE[4], FIVE[0]]
-    plan = five_experiment(models).but(models_by=by, rounds=2, seed=5)
-    kinds = [plan.population().kind_of(client) for client in range(5)]
+    plan = five_experiment(models).replace(models_by=by, rounds=2, seed=5)
+    kinds = [plan.population().architecture_of(client) for client in range(5)]
     assert set(kinds) == {0, 1}
     assert kinds != [client % 2 for client in range(5)], "in turn would be nothing new"
     found = inline(plan, tmp_path / "inline")
@@ -408,7 +408,7 @@ def test_memory_on_disk_is_the_private_models_and_their_optimiser_only(five) -> 
 
 def test_no_byte_of_a_private_model_is_sent(tmp_path) -> None:
     """After one round everything that ever was in a private model is known: no tensor of it is anywhere in what moved."""
-    plan, spy = five_experiment(FIVE).but(rounds=1), Spy()
+    plan, spy = five_experiment(FIVE).replace(rounds=1), Spy()
     inline(plan, tmp_path / "run", engine=spy)
     names = {f"model/{name}" for name in MODELS.resolve(MEME).build((1, 32, 32), 10).state_dict()}
     assert len(spy.replies) == 5
@@ -417,7 +417,7 @@ def test_no_byte_of_a_private_model_is_sent(tmp_path) -> None:
     population, wire = plan.population(), b"".join(spy.bytes)
     looked = 0
     for client, memory in memories(tmp_path / "run").items():
-        for record in (memory, population.site(client, 0, Bench()).fresh()):
+        for record in (memory, population.site(client, 0, ModelCache()).fresh()):
             for name, value in record.tensors.items():
                 if value.numel() > 1 and len(value.unique()) > 1:
                     looked += 1
@@ -438,7 +438,7 @@ def test_traffic_does_not_depend_on_private_architectures(five, tmp_path) -> Non
 def test_with_beta_one_private_architectures_leave_no_trace(tmp_path) -> None:
     """The meme is then FedAvg's model, whatever networks the clients have for themselves."""
     plan = five_experiment(FIVE, beta=1.0)
-    uniform = five_experiment([MEME]).but(method=FedAvg(weighting="uniform"), evaluation={})
+    uniform = five_experiment([MEME]).replace(method=FedAvg(weighting="uniform"), evaluation={})
     assert inline(plan, tmp_path / "fml").state == inline(uniform, tmp_path / "fedavg").state
 
 
@@ -491,7 +491,7 @@ def test_batchnorm_in_the_meme_averages_right(tmp_path) -> None:
             mean = np.mean([reply[name].double().numpy() for reply in replies], axis=0)
             np.testing.assert_allclose(value.numpy(), mean, rtol=1e-6, atol=1e-7)
         else:
-            assert value == 2 * 5, "two rounds of 80 pictures in batches of 16"
+            assert value == 2 * 5, "two rounds of 80 images in batches of 16"
             assert value.dtype == torch.int64
     old = spy.sent[-1].group("model").tensors
     for name in buffers:
@@ -504,7 +504,7 @@ def test_batchnorm_in_the_meme_averages_right(tmp_path) -> None:
 def test_the_authors_merge_inflates_variances_and_costs_accuracy(tmp_path) -> None:
     plan = normed_experiment(5)
     right = inline(plan, tmp_path / "right")
-    wrong = inline(plan.but(method=FaultyFML(meme=plan.method.meme)), tmp_path / "wrong")
+    wrong = inline(plan.replace(method=FaultyFML(meme=plan.method.meme)), tmp_path / "wrong")
 
     def variances(result: Result) -> Tensor:
         return torch.cat([value for name, value in result.state.group("model").tensors.items() if name.endswith("running_var")])
@@ -521,7 +521,7 @@ def test_the_authors_merge_inflates_variances_and_costs_accuracy(tmp_path) -> No
     assert right.accuracy() > wrong.accuracy() + 0.3
 
 
-# --- 4: participation, dials, mistakes, newcomers ---
+# --- 4: participation, dials, mistakes, new clients ---
 
 
 def test_a_client_that_sat_out_keeps_its_private_model(tmp_path) -> None:
@@ -558,7 +558,7 @@ def test_dials_by_configuration(tmp_path) -> None:
     plan = Experiment.parse(table(**dials))
     assert plan.method == FML(alpha=((1, 0.9), (3, 0.5)), beta=((1, 0.2), (2, 0.4)))
     assert Experiment.parse(plan.resolved()) == plan
-    folder = inline(plan.but(rounds=3), tmp_path / "run").folder
+    folder = inline(plan.replace(rounds=3), tmp_path / "run").folder
     shown = [event["values"] for event in events(folder / "ledger.jsonl") if event["event"] == "exhibit"]
     assert shown == [[0.9, 0.2], [0.9, 0.4], [0.5, 0.4]]
 
@@ -566,7 +566,7 @@ def test_dials_by_configuration(tmp_path) -> None:
 def test_a_dial_that_has_not_turned_yet_is_a_number(tmp_path) -> None:
     def state(rounds: int, **method: Any) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return inline(Experiment.parse(table(**method)).but(rounds=rounds), folder).summary["digest"]
+        return inline(Experiment.parse(table(**method)).replace(rounds=rounds), folder).summary["digest"]
 
     assert state(2, alpha=[[1, 0.9], [3, 0.5]]) == state(2, alpha=0.9)
     assert state(3, alpha=[[1, 0.9], [3, 0.5]]) != state(3, alpha=0.9)
@@ -601,7 +601,7 @@ def test_whole_numbers_are_numbers() -> None:
 def test_mistakes_with_the_meme(tmp_path) -> None:
     with pytest.raises(UserError, match=r"^method\.meme is missing: clients have different models, so the shared one must be named$"):
         inline(Experiment.parse({**table(), "model": ["mlp", {"name": "mlp", "hidden": [5]}]}), tmp_path / "a")
-    with pytest.raises(UserError, match="model 'lenet5' needs pictures of at least 16x16 pixels, these are 8x8"):
+    with pytest.raises(UserError, match="model 'lenet5' needs images of at least 16x16 pixels, these are 8x8"):
         inline(Experiment.parse(table(meme="lenet5")), tmp_path / "b")
     assert not list(tmp_path.iterdir()), "found before anything is written"
     with pytest.raises(UserError, match="model 'mpl' is unknown: did you mean 'mlp'"):
@@ -611,18 +611,18 @@ def test_mistakes_with_the_meme(tmp_path) -> None:
 
 def newcomer_experiment(method: dict[str, Any] | str) -> Experiment:
     sgd = {"name": "sgd", "lr": 0.1, "momentum": 0.5}
-    more = {"rounds": 2, "newcomers": {"count": 2, "epochs": 3}, "training": {"batch": 8, "optimiser": sgd}, "method": method}
+    more = {"rounds": 2, "new_clients": {"count": 2, "epochs": 3}, "training": {"batch": 8, "optimiser": sgd}, "method": method}
     models = {"model": [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [9]}, {"name": "mlp", "hidden": [12]}]}
     data = {"source": "digits", "train": 400, "test": 400}
     return Experiment.parse({**table(), **more, **models, "data": data, "partition": {"name": "iid", "clients": 5}})
 
 
 def curves(result: Result) -> dict[int, list[float]]:
-    return {e["client"]: e["accuracy"] for e in events(result.folder / "ledger.jsonl") if e["event"] == "newcomer"}
+    return {e["client"]: e["accuracy"] for e in events(result.folder / "ledger.jsonl") if e["event"] == "new_client"}
 
 
 def test_newcomers_adapt_by_mutual_learning(tmp_path) -> None:
-    """With alpha = 1 a newcomer's private model is as if alone; else it learns from the meme too, and is judged by its own model."""
+    """With alpha = 1 a new_client's private model is as if alone; else it learns from the meme too, and is judged by its own model."""
     meme = {"name": "mlp", "hidden": [10]}
     alone = curves(inline(newcomer_experiment("local"), tmp_path / "local"))
     assert curves(inline(newcomer_experiment({"name": "fml", "alpha": 1.0, "meme": meme}), tmp_path / "one")) == alone
@@ -631,7 +631,7 @@ def test_newcomers_adapt_by_mutual_learning(tmp_path) -> None:
     found = curves(result)
     assert set(found) == {3, 4}
     for client, curve in found.items():
-        site = plan.population().site(client, 3, Bench())
+        site = plan.population().site(client, 3, ModelCache())
         assert len(curve) == 4
         assert curve[0] == site.score(site.fresh()).values()["accuracy"] == alone[client][0]
         assert curve[-1] > curve[0] + 0.2
@@ -643,10 +643,10 @@ def test_newcomers_adapt_by_mutual_learning(tmp_path) -> None:
 
 def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
     """Three epochs of mutual learning by hand, both momenta going on from epoch to epoch."""
-    plan = linear_experiment(True, FML(alpha=0.3, beta=0.6)).but(rounds=1, cohort=1.0, newcomers={"count": 1, "epochs": 3})
-    plan = plan.but(data={"source": "digits", "train": 150, "test": 500})
+    plan = linear_experiment(True, FML(alpha=0.3, beta=0.6)).replace(rounds=1, cohort=1.0, new_clients={"count": 1, "epochs": 3})
+    plan = plan.replace(data={"source": "digits", "train": 150, "test": 500})
     result = inline(plan, tmp_path / "run")
-    site = plan.population().site(4, 2, Bench())
+    site = plan.population().site(4, 2, ModelCache())
     start = [site.fresh(), result.state.group("model")]
     private, meme = (oracle.Linear(*(each.tensors[f"head.{p}"].numpy() for p in ("weight", "bias"))) for each in start)
     x, y = (each.numpy() for each in site.test.one_batch())
@@ -658,8 +658,8 @@ def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
     for epoch in range(3):
         order = torch.randperm(len(site.train), generator=generator(seed_of(plan.seed, 2, 4, f"adapt/{epoch}"), "order", 0))
         for chosen in order.split(7):
-            pictures, labels = (each.numpy() for each in site.train.batch(chosen))
-            flat = pictures.reshape(len(pictures), -1)
+            images, labels = (each.numpy() for each in site.train.batch(chosen))
+            flat = images.reshape(len(images), -1)
             now = oracle.mutual(private.logits(flat), meme.logits(flat), labels, 0.3, 0.6)
             private.step(flat, now.private_by_private, 0.05, 0.9, 5e-4)
             meme.step(flat, now.meme_by_meme, 0.05, 0.9, 5e-4)
@@ -670,16 +670,16 @@ def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
 
 def test_a_newcomer_with_the_servers_model_starts_where_fedavg_would_put_it(tmp_path) -> None:
     """A copy of the meme that learns beside it; with alpha = beta the two stay one, which is fine-tuning with half the gradient."""
-    one = newcomer_experiment({"name": "fml", "newcomer": "server"}).but(model=MLP(hidden=(8,)), float64=True)
+    one = newcomer_experiment({"name": "fml", "new_client": "server"}).replace(model=MLP(hidden=(8,)), float64=True)
     result = inline(one, tmp_path / "server")
-    own = inline(one.but(method=FML()), tmp_path / "own")
-    assert own.state == result.state, "newcomers come after training, whatever they start from"
+    own = inline(one.replace(method=FML()), tmp_path / "own")
+    assert own.state == result.state, "new_clients come after training, whatever they start from"
     state = result.state.group("model")
     for client, curve in curves(result).items():
-        site = one.population().site(client, 3, Bench())
+        site = one.population().site(client, 3, ModelCache())
         assert curve[0] == site.score(state).values()["accuracy"] > curves(own)[client][0]
         half, params, carried = (
-            site.training.but(epochs=1, state="kept", optimiser={"name": "sgd", "lr": 0.05, "momentum": 0.5}),
+            site.training.replace(epochs=1, state="kept", optimiser={"name": "sgd", "lr": 0.05, "momentum": 0.5}),
             state,
             EMPTY,
         )
@@ -687,16 +687,16 @@ def test_a_newcomer_with_the_servers_model_starts_where_fedavg_would_put_it(tmp_
             fitted = FedAvg().tune(site, params, carried, half, f"adapt/{epoch}")
             params, carried = fitted.params, fitted.carried
             assert accuracy == site.score(params).values()["accuracy"]
-    taught = curves(inline(one.but(method=FML(alpha=0.2, beta=0.9, newcomer="server")), tmp_path / "taught"))
+    taught = curves(inline(one.replace(method=FML(alpha=0.2, beta=0.9, new_client="server")), tmp_path / "taught"))
     assert all(len(set(curve)) > 1 for curve in taught.values())
 
 
 def test_the_servers_model_is_for_newcomers_of_its_architecture(tmp_path) -> None:
     meme, other = {"name": "mlp", "hidden": [12]}, {"name": "mlp", "hidden": [9]}
-    plan = newcomer_experiment({"name": "fml", "newcomer": "server", "meme": meme})
-    plan.but(newcomers=None).population()
+    plan = newcomer_experiment({"name": "fml", "new_client": "server", "meme": meme})
+    plan.replace(new_clients=None).population()
     Experiment.parse(plan.resolved() | {"model": [other, other, other, meme, meme]}).population()
-    sentence = r"^method\.newcomer = 'server': newcomer 3 has another model than the meme, expected the same, or 'own'$"
+    sentence = r"^method\.new_client = 'server': new client 3 has another model than the meme, expected the same, or 'own'$"
     with pytest.raises(UserError, match=sentence):
         inline(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists(), "found before anything is trained"
@@ -713,4 +713,4 @@ def test_conformance_on_every_engine() -> None:
 def test_conformance_in_other_settings(training) -> None:
     plan = small_experiment(FML(alpha=((1, 0.9), (2, 0.2)), meme=MLP(hidden=(5,))))
     small = 4 * (64 * 5 + 5 + 5 * 10 + 10)
-    check_method(plan.method, plan.but(training=plan.training.but(**training)), up=small, down=small, engines=())
+    check_method(plan.method, plan.replace(training=plan.training.replace(**training)), up=small, down=small, engines=())

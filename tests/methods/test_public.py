@@ -27,9 +27,9 @@ from coterie.models.additive import added, apart
 from coterie.record import Record, encode, read
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
-from coterie.training.objectives import Step, divergence
+from coterie.training.objectives import Step, kl_divergence
 from coterie.training.optimisers import Adam
 from coterie.training.settings import Training
 
@@ -99,8 +99,8 @@ def test_one_row_and_all_constant() -> None:
 
 def test_a_teacher_equal_to_the_student_has_nothing_to_say() -> None:
     z = torch.randn(7, 5, requires_grad=True)
-    divergence(z, z).backward()
-    assert divergence(z, z).item() == pytest.approx(0, abs=1e-7)
+    kl_divergence(z, z).backward()
+    assert kl_divergence(z, z).item() == pytest.approx(0, abs=1e-7)
     assert z.grad.abs().max() < 1e-7
 
 
@@ -111,11 +111,15 @@ def test_a_teacher_equal_to_the_student_has_nothing_to_say() -> None:
     ("method", "up", "down"),
     [
         (FCCL(pretraining=1, public=PUBLIC), LOGITS, LOGITS),
-        (FCCL(pretraining=1, public=PUBLIC.but(augment="crop-flip", epochs=2), off_diagonal=0), LOGITS, LOGITS),
+        (FCCL(pretraining=1, public=PUBLIC.replace(augment="crop-flip", epochs=2), off_diagonal=0), LOGITS, LOGITS),
         (FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), LOGITS, LOGITS),
         (FCCL(pretraining=1, public=PUBLIC, mode="lockstep", own_slot="previous", reset_each_batch=True), LOGITS, LOGITS),
         (FCCL(pretraining=1, public=PUBLIC, average="uniform"), LOGITS + MODEL, LOGITS + MODEL),
-        (FCCL(pretraining=1, public=PUBLIC.but(augment="crop-flip"), average="samples", mode="lockstep"), LOGITS + MODEL, LOGITS + MODEL),
+        (
+            FCCL(pretraining=1, public=PUBLIC.replace(augment="crop-flip"), average="samples", mode="lockstep"),
+            LOGITS + MODEL,
+            LOGITS + MODEL,
+        ),
         (FedMD(pretraining=1, public=PUBLIC, alignment=32), LOGITS // 2, LOGITS // 2),
         (FedMD(pretraining=1, public=PUBLIC, digest_loss="mse"), LOGITS, LOGITS),
         (FedDFClient(pretraining=1, public=PUBLIC), LOGITS, LOGITS),
@@ -133,7 +137,7 @@ def test_conformance(method, up, down) -> None:
 def test_conformance_with_a_kept_optimiser() -> None:
     method = FCCL(pretraining=1, public=PUBLIC)
     plan = experiment(method)
-    check_method(method, plan.but(training=plan.training.but(state="kept")), engines=())
+    check_method(method, plan.replace(training=plan.training.replace(state="kept")), engines=())
 
 
 # Reductions
@@ -205,7 +209,7 @@ def test_lockstep_costs_one_exchange_more_than_batches(tmp_path) -> None:
     """Predict; step and predict, ...; step and go on: B + 1 exchanges for B batches, fewer than the B + 2 asked for."""
     plan = experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), rounds=1)
     run(plan, tmp_path / "run", engine=Inline())
-    client = plan.population().site(SERVER, 1, Bench())
+    client = plan.population().site(SERVER, 1, ModelCache())
     batches = lockstep_batches(plan.method, client, Record(seed=3))
     assert [len(batch) for batch in batches] == [16] * 4
     assert sorted(torch.cat(batches).tolist()) == list(range(SAMPLES))
@@ -218,7 +222,7 @@ def test_lockstep_costs_one_exchange_more_than_batches(tmp_path) -> None:
 
 def test_lockstep_with_one_batch_is_once(tmp_path) -> None:
     """One public batch a round and no dropout or BatchNorm: both modes exchange the same logits and take the same step."""
-    whole = PUBLIC.but(batch="all")
+    whole = PUBLIC.replace(batch="all")
     once, lockstep = (
         final(experiment(FCCL(pretraining=1, public=whole, mode=mode), float64=True), tmp_path / mode) for mode in ("once", "lockstep")
     )
@@ -306,7 +310,7 @@ def four_domains(method, **changes) -> Experiment:
         "training": {"epochs": 1, "batch": 8, "optimiser": {"name": "adam", "lr": 0.001}},
         "evaluation": {"protocols": ["intra", "inter"]},
     }
-    return Experiment.parse({**table, "method": "local"}).but(method=method, **changes)
+    return Experiment.parse({**table, "method": "local"}).replace(method=method, **changes)
 
 
 @pytest.mark.parametrize(
@@ -382,9 +386,9 @@ def test_killed_and_resumed(tmp_path) -> None:
 
 @pytest.mark.parametrize("sent", [False, True])
 def test_bytes_on_digits(data_folder, tmp_path, sent) -> None:
-    """5,000 pictures of CIFAR-100, ten classes: 200,000 bytes up and down per client and round; the public data as setup, both ways."""
+    """5,000 images of CIFAR-100, ten classes: 200,000 bytes up and down per client and round; the public data as setup, both ways."""
     public = {"source": "cifar100", "samples": 5000, "sent": sent}
-    plan = four_domains(FCCL(pretraining=0, public=PUBLIC.but(epochs=0)), rounds=1, model=("mlp",))
+    plan = four_domains(FCCL(pretraining=0, public=PUBLIC.replace(epochs=0)), rounds=1, model=("mlp",))
     plan = plan.overridden({"data.size": 32, "data.channels": 3, "data.public": public})
     run(plan, tmp_path / "run", engine=Inline(), data=data_folder)
     moved = [e for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "exchange"]
@@ -421,21 +425,21 @@ def test_fedmatch_asks_those_who_predict_alike() -> None:
 
 
 def test_feddf_stops_early_on_what_the_server_holds(tmp_path) -> None:
-    """With validation pictures the best student is kept; a rate that destroys it leaves the average as it was."""
+    """With validation images the best student is kept; a rate that destroys it leaves the average as it was."""
     plan = experiment(FedDF(steps=300, patience=100, batch=16, lr=10.0), **{"data.validation": 50}, rounds=2)
     kept = run(plan, tmp_path / "kept", engine=Inline())
-    average = run(plan.but(method=FedDF(steps=0)), tmp_path / "average", engine=Inline())
+    average = run(plan.replace(method=FedDF(steps=0)), tmp_path / "average", engine=Inline())
     blind = run(experiment(FedDF(steps=300, batch=16, lr=10.0), rounds=2), tmp_path / "blind", engine=Inline())
     assert kept.state.digest() == average.state.digest()
     assert blind.accuracy("global") < kept.accuracy("global")
 
 
-def test_the_server_holds_pictures_that_no_client_has() -> None:
+def test_the_server_holds_images_that_no_client_has() -> None:
     plan = experiment(FedDF(), **{"data.validation": 50})
     population = plan.population()
-    server = population.site(SERVER, 0, Bench())
+    server = population.site(SERVER, 0, ModelCache())
     assert len(server.validation) == 50
-    assert population.deal.train.sizes.sum() == 250
+    assert population.partition.train.sizes.sum() == 250
     assert torch.bincount(server.validation.labels, minlength=10).tolist() == [5] * 10
 
 
@@ -443,7 +447,7 @@ def test_feddf_distils_into_every_architecture(tmp_path) -> None:
     plan = four_domains(FedDF(steps=20, batch=16), rounds=1).overridden({"evaluation.protocols": ["global", "intra"]})
     result = run(plan, tmp_path / "run", engine=Inline())
     assert result.state.groups == ("model", "model-1", "model-2", "model-3")
-    undistilled = run(plan.but(method=FedDF(steps=0)), tmp_path / "no", engine=Inline())
+    undistilled = run(plan.replace(method=FedDF(steps=0)), tmp_path / "no", engine=Inline())
     assert all(result.state.group(name) != undistilled.state.group(name) for name in result.state.groups)
 
 
@@ -455,7 +459,7 @@ def test_feddf_distils_into_every_architecture(tmp_path) -> None:
     [
         ({"name": "fccl", "average": "uniform"}, "method.average = 'uniform': expected 'none', because clients have different models"),
         ({"name": "fccl", "own_slot": "previous"}, "about method.mode = 'lockstep', not 'once'"),
-        ({"name": "fedmd", "alignment": 1000}, "method.alignment = 1000: expected at most the 48 public pictures"),
+        ({"name": "fedmd", "alignment": 1000}, "method.alignment = 1000: expected at most the 48 public images"),
         ({"name": "fccl", "public": {"bacth": 3}}, "method.public.bacth = 3: no such key here, did you mean 'batch'"),
         ({"name": "fccl", "mode": "lockstep", "alignment": 8}, "method.alignment = 8: expected none, lockstep goes over all"),
         ({"name": "fedmd", "public": {"state": "kept"}}, "method.public.state = 'kept': expected 'fresh'"),

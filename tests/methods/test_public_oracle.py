@@ -29,7 +29,7 @@ from coterie.running.federation import draw_cohort
 from coterie.running.rounds import run
 from coterie.seeds import generator, scoped, seed_of
 from coterie.settings import STRICT
-from coterie.site import SERVER, Bench, Site
+from coterie.site import SERVER, ModelCache, Site
 from coterie.training.objectives import Step
 from coterie.training.optimisers import Adam, Optimiser, Sgd
 from coterie.training.settings import Training
@@ -225,7 +225,7 @@ def plan_of(method: Method, models: Sequence[Architecture] = MIXED, *, validatio
         "method": "fedavg",
     }
     training = changes.pop("training", Training(epochs=2, batch="all", optimiser=SGD))
-    return Experiment.parse(table).but(method=method, model=list(models), training=training, **changes)
+    return Experiment.parse(table).replace(method=method, model=list(models), training=training, **changes)
 
 
 def arrays(site: Site, record: Record, prefix: str = "") -> oracle.Params:
@@ -251,7 +251,7 @@ class World:
 
     def __init__(self, plan: Experiment) -> None:
         self.plan, self.population = plan, plan.population()
-        self.sites = {k: self.population.site(k, 0, Bench()) for k in range(CLIENTS)}
+        self.sites = {k: self.population.site(k, 0, ModelCache()) for k in range(CLIENTS)}
         self.public = flat(self.sites[0].public)[0]
         self.cohorts = [draw_cohort(plan.seed, round, CLIENTS, plan.cohort_size(CLIENTS)) for round in range(1, plan.rounds + 1)]
         self.clients = {k: self._client(site) for k, site in self.sites.items()}
@@ -281,7 +281,7 @@ class World:
         oracle.learn_locally(self.clients, cohort, self.private, training.epochs, teachers, training.state == "kept")
 
     def once(self, round: int, cohort: Sequence[int], merge: Any, digest: oracle.Digest) -> None:
-        """One exchange about all public pictures or about some, shaken or not, the same for everybody."""
+        """One exchange about all public images or about some, shaken or not, the same for everybody."""
         about, seed = self.sites[0].public, seed_of(self.plan.seed, round, "public")
         if self.plan.method.alignment is not None:
             about = about.only(torch.randperm(PUBLIC, generator=generator(seed, "alignment"))[: self.plan.method.alignment])
@@ -357,8 +357,8 @@ ONCE = {
     "two public epochs": {"public": public(epochs=2)},
     "Adam on public data": {"public": public(epochs=3, optimiser=ADAM), "lam": 0.3},
     "public batches": {"public": public(epochs=2, batch=7, optimiser=ADAM), "lam": 0.3},
-    "some public pictures": {"alignment": 13, "lam": 0.3},
-    "shaken public pictures": {"public": public(epochs=2, augment="crop-flip")},
+    "some public images": {"alignment": 13, "lam": 0.3},
+    "shaken public images": {"public": public(epochs=2, augment="crop-flip")},
     "never pretrained": {"pretraining": 0},
 }
 
@@ -433,7 +433,7 @@ def test_fedmd_digests_by_mean_absolute_error_unless_told(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"alignment": 11}, {"public": public(epochs=2, augment="crop-flip")}], ids=str)
-def test_fedmd_about_other_public_pictures_every_round(tmp_path, settings) -> None:
+def test_fedmd_about_other_public_images_every_round(tmp_path, settings) -> None:
     plan = plan_of(FedMD(**{"pretraining": 4, "public": public(batch=4), **settings}))
     compare(plan, tmp_path / "run", follow_mean(World(plan), oracle.l1))
 
@@ -535,7 +535,7 @@ def follow_feddf(
     world: World, factors: Sequence[float], batches: Callable[[World, int, int], oracle.Batches] = passes
 ) -> list[oracle.Params]:
     plan, kinds, method = world.plan, len(world.plan.model), world.plan.method
-    server = world.population.site(SERVER, 0, Bench())
+    server = world.population.site(SERVER, 0, ModelCache())
     fresh = [server.fresh(architecture=each) for each in plan.model]
     students = [arrays(world.sites[kind], each) for kind, each in enumerate(fresh)]
     for round, cohort in enumerate(world.cohorts, 1):
@@ -578,7 +578,7 @@ def test_feddf_on_the_server(tmp_path, case, models) -> None:
     compare_students(plan, tmp_path / "run", world, follow_feddf(world, [oracle.cosine(step, steps) for step in range(steps)]))
 
 
-def test_feddf_with_batches_of_everything_sees_every_picture_in_every_step(tmp_path) -> None:
+def test_feddf_with_batches_of_everything_sees_every_image_in_every_step(tmp_path) -> None:
     """A batch as large as the public data is the public data, not a draw from it with repetitions."""
     plan = plan_of(FedDF(steps=4, batch=PUBLIC, lr=0.02), SAME, rounds=1)
     world = World(plan)
@@ -608,7 +608,7 @@ def follow_match(world: World) -> dict[int, tuple[oracle.Params, oracle.Params]]
             sigma = oracle.match_sigma(sigma, psi, client.x, client.y, weights, world.private(), plan.training.epochs)
             parts[k] = sigma, psi
     share = np.concatenate(counted).mean()
-    assert method.threshold in (0.0, 1.0) or 0.02 < share < 0.98, f"some pictures count, some do not: {share}"
+    assert method.threshold in (0.0, 1.0) or 0.02 < share < 0.98, f"some images count, some do not: {share}"
     return parts
 
 
@@ -652,7 +652,7 @@ def test_of_peers_as_near_the_lower_number_helps() -> None:
     assert oracle.helpers_of(said, 0) == [4, 1]
 
 
-def test_fedmatch_sees_shaken_pictures_in_its_agreement_only(tmp_path) -> None:
+def test_fedmatch_sees_shaken_images_in_its_agreement_only(tmp_path) -> None:
     """Specification, section 9: "KL(helper || local) + CE(agreement pseudo-label, prediction on strong augmentation)"."""
     settings = {"inter": 0.6, "agreement": 0.8, "l1": 0.0, "l2": 0.3, "threshold": 0.0, "pretraining": 4}
     plan = plan_of(FedMatchPublic(**settings, public=public(augment="crop-flip")), rounds=1)

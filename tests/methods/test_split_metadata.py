@@ -30,7 +30,7 @@ from coterie.methods.split_metadata import FewShot, MetaTraining, Upper, misfit,
 from coterie.models import MODELS, Architecture, Staged
 from coterie.record import Record, decode, encode
 from coterie.running.experiment import Experiment
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.terms import ProximalTerm
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
@@ -48,13 +48,13 @@ MAP_BYTES = {"G1": 65_536, "G2": 32_768, "G3": 16_384}
 def two_classes(method, model: object = None, **changes) -> Experiment:
     """Five clients of two classes each, all of which have at least six samples."""
     partition = {"name": "classes", "clients": 5, "per_client": 2}
-    plan = small_experiment(method, **changes).but(partition=partition)
-    return plan if model is None else plan.but(model=model)
+    plan = small_experiment(method, **changes).replace(partition=partition)
+    return plan if model is None else plan.replace(model=model)
 
 
 def test_every_client_has_enough() -> None:
-    deal = two_classes(FedAvg()).population()
-    counts = deal.partition()["counts"]
+    partition = two_classes(FedAvg()).population()
+    counts = partition.describe()["counts"]
     assert all(sorted(row)[-2] >= 6 and sorted(row)[-3] == 0 for row in counts)
 
 
@@ -109,9 +109,9 @@ def test_bytes_of_the_papers_network(level, precision, divisor, extra, tmp_path)
         "training": {"epochs": 1, "batch": 5},
         "evaluation": {"protocols": ["global"]},
     }
-    plan = Experiment.parse(table).but(method=method)
+    plan = Experiment.parse(table).replace(method=method)
     _, seen = run_inline(plan, tmp_path / "run")
-    counts = plan.population().partition()["counts"]
+    counts = plan.population().describe()["counts"]
     sent = [sum(min(2, n) for n in row) for row in counts]
     assert ledger_of(seen) == {
         ("down", "weights"): {(WRN_BYTES, None)},
@@ -126,7 +126,7 @@ def test_full_sends_everything(tmp_path) -> None:
     _, everything = run_inline(two_classes(SplitMetadata(selection=Full(), budget=1, server=QUICK)), tmp_path / "full")
     result, ample = run_inline(two_classes(SplitMetadata(selection=FEW, budget=300, server=QUICK)), tmp_path / "ample")
     assert ledger_of(everything) == ledger_of(ample)
-    sizes = two_classes(FedAvg()).population().deal.train.sizes.tolist()
+    sizes = two_classes(FedAvg()).population().partition.train.sizes.tolist()
     assert {n for _, n in ledger_of(everything)["up", "labels"]} <= set(sizes)
     full, _ = run_inline(two_classes(SplitMetadata(selection=Full(), server=QUICK)), tmp_path / "again")
     assert full.state == result.state
@@ -147,10 +147,10 @@ def test_rounds_that_skip_the_server_training_leave_the_global_model_alone(tmp_p
     plan = two_classes(method, rounds=5)
     variants = {
         "always": (plan, [1, 2, 3, 4, 5]),
-        "sometimes": (plan.but(evaluation={"every": 2}), [2, 4, 5]),
-        "never": (plan.but(evaluation={"protocols": ("global",)}), []),
-        "not asked for": (plan.but(method=SplitMetadata(budget=2, selection=FEW, server=QUICK, upload="evaluated")), [1, 2, 3, 4, 5]),
-        "plain": (plan.but(method=FedAvg(weighting="uniform")), []),
+        "sometimes": (plan.replace(evaluation={"every": 2}), [2, 4, 5]),
+        "never": (plan.replace(evaluation={"protocols": ("global",)}), []),
+        "not asked for": (plan.replace(method=SplitMetadata(budget=2, selection=FEW, server=QUICK, upload="evaluated")), [1, 2, 3, 4, 5]),
+        "plain": (plan.replace(method=FedAvg(weighting="uniform")), []),
     }
     found = {}
     for name, (variant, rounds) in variants.items():
@@ -164,7 +164,7 @@ def test_rounds_that_skip_the_server_training_leave_the_global_model_alone(tmp_p
 
 def test_maps_that_nobody_asked_for_are_not_sent(tmp_path) -> None:
     method = SplitMetadata(budget=2, selection=FEW, server=QUICK, upload="evaluated")
-    _, seen = run_inline(two_classes(method, rounds=5).but(evaluation={"every": 2}), tmp_path / "run")
+    _, seen = run_inline(two_classes(method, rounds=5).replace(evaluation={"every": 2}), tmp_path / "run")
     rounds = Counter(event["round"] for event in seen if event["event"] == "exchange" and event["kind"] == "activations")
     assert rounds == {2: 3, 4: 3, 5: 3}
 
@@ -183,7 +183,7 @@ def test_the_composed_model_by_hand(precision, tmp_path) -> None:
         precision=precision,
         server=MetaTraining(epochs=6, batch="all", optimiser=Sgd(lr=0.3, weight_decay=0.01)),
     )
-    plan, spy = two_classes(method).but(float64=True), Spy()
+    plan, spy = two_classes(method).replace(float64=True), Spy()
     result, seen = run_inline(plan, tmp_path / "run", spy)
     maps, labels = [], []
     for reply in spy.replies[-3:]:
@@ -193,7 +193,7 @@ def test_the_composed_model_by_hand(precision, tmp_path) -> None:
         labels.append(reply.tensors["labels"].numpy())
     x, y = np.concatenate(maps), np.concatenate(labels)
     assert len(y) == 3 * 2 * 3
-    first = plan.population().site(SERVER, 0, Bench()).fresh().tensors
+    first = plan.population().site(SERVER, 0, ModelCache()).fresh().tensors
     w, b = first["head.weight"].numpy().copy(), first["head.bias"].numpy().copy()
     for _ in range(6):
         slope = (softmax(x @ w.T + b) - np.eye(10)[y]) / len(y)
@@ -205,20 +205,20 @@ def test_the_composed_model_by_hand(precision, tmp_path) -> None:
         assert torch.equal(composed[name], below[name]), "the old lower part"
         assert not torch.equal(composed[name], result.state.group("model").tensors[name])
     net = MODELS.resolve({"name": "mlp", "hidden": [16]}).build((1, 8, 8), 10).double()
-    test = plan.population().site(SERVER, 0, Bench()).test
+    test = plan.population().site(SERVER, 0, ModelCache()).test
     found = [e["value"] for e in seen if e["event"] == "evaluation" and e["protocol"] == "composed" and e["metric"] == "loss"]
     assert found[-1] == pytest.approx(score(net, result.state.group("composed"), test).values()["loss"], rel=1e-9)
 
 
 def test_maps_are_those_of_the_received_lower_part(tmp_path) -> None:
-    """In evaluation mode, of real samples, with their own labels; also where pictures are augmented in training."""
+    """In evaluation mode, of real samples, with their own labels; also where images are augmented in training."""
     method = SplitMetadata(level="conv1", budget=2, selection=FEW, server=QUICK)
     plan, spy = two_classes(method, CNN, rounds=2, cohort=5), Spy()
-    run_inline(plan.but(training=plan.training.but(augment="crop-flip")), tmp_path / "run", spy)
+    run_inline(plan.replace(training=plan.training.replace(augment="crop-flip")), tmp_path / "run", spy)
     net = MODELS.resolve(CNN).build((1, 8, 8), 10)
     for client, (sent, reply) in enumerate(zip(spy.sent[5:], spy.replies[5:], strict=True)):
         net.load_state_dict(sent.group("model").tensors)
-        x, y = plan.population().site(client, 2, Bench()).train.one_batch()
+        x, y = plan.population().site(client, 2, ModelCache()).train.one_batch()
         with torch.no_grad():
             own = net.eval().lower("conv1")(x)
         maps, labels = reply.group("maps").tensors["values"], reply.tensors["labels"]
@@ -240,7 +240,7 @@ def test_it_learns_real_digits(tmp_path) -> None:
     """All maps of a hidden layer that FedAvg trained: the head that the server trains knows all ten classes."""
     plan = Experiment.load("digits-two-class", ["engine.name=inline", "rounds=8", "cohort=10"])
     method = SplitMetadata(selection=Full(), server=MetaTraining(epochs=20), weighting="samples", upload="evaluated")
-    result = run_inline(plan.but(method=method, evaluation={"every": 8, "protocols": ("composed", "global")}), tmp_path / "run")[0]
+    result = run_inline(plan.replace(method=method, evaluation={"every": 8, "protocols": ("composed", "global")}), tmp_path / "run")[0]
     assert result.accuracy("composed") > max(0.8, result.accuracy("global"))
 
 
@@ -251,7 +251,7 @@ def site_and_maps(method: SplitMetadata, client: int = 0):
     """A server, a model that is not the first one, and maps of it."""
     plan = two_classes(method, CNN)
     population = plan.population()
-    server, site = population.site(SERVER, 1, Bench()), population.site(client, 1, Bench())
+    server, site = population.site(SERVER, 1, ModelCache()), population.site(client, 1, ModelCache())
     below = site.fresh("another")
     sent = method.metadata(site, below)
     return server, below, Maps(sent.group("maps"), sent.tensors["labels"])
@@ -374,7 +374,7 @@ from coterie.methods import SplitMetadata
 from coterie.site import Bench
 
 torch.set_num_threads(1)
-pictures, budget = int(sys.argv[1]), int(sys.argv[2])
+images, budget = int(sys.argv[1]), int(sys.argv[2])
 table = {"name": "peak", "data": {"source": "digits", "size": 32, "channels": 3}, "partition": {"name": "iid", "clients": 1},
          "model": "wrn-10-1", "method": "fedavg"}
 method = SplitMetadata(level="G1", budget=2, memory_mb=budget)
@@ -382,7 +382,7 @@ def site(train):
     plan = Experiment.parse(table).overridden({"data.train": train}).but(method=method)
     return plan.population().site(0, 1, Bench())
 method.metadata(site(256), site(256).fresh())  # whatever is allocated once
-whole, before = site(pictures), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+whole, before = site(images), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 method.metadata(whole, whole.fresh())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
@@ -397,8 +397,8 @@ def test_peak_memory_of_a_selection() -> None:
 
 def test_features_fit_the_budget() -> None:
     method = SplitMetadata(level="G1", memory_mb=1)
-    plan = two_classes(method, "wrn-10-1").but(data={"source": "digits", "size": 32, "channels": 3, "train": 200, "test": 10})
-    site = plan.population().site(0, 1, Bench())
+    plan = two_classes(method, "wrn-10-1").replace(data={"source": "digits", "size": 32, "channels": 3, "train": 200, "test": 10})
+    site = plan.population().site(0, 1, ModelCache())
     features = method.features(site, site.fresh())
     assert len(features) == len(site.train)
     assert 0.9 * 2**20 < features.nbytes <= 2**20
@@ -493,7 +493,7 @@ def test_written_in_toml() -> None:
         ("upper = { freeze = 'flat' }", "method.upper.freeze = 'flat': expected a stage above the cut, which is 'dense1'"),
         ("upper = { freeze = 'conv' }", "method.upper.freeze = 'conv': no such stage"),
         ("upper = { mixup = -1.0 }", "method.upper.mixup = -1.0: .*greater than or equal to 0"),
-        ("server = { augment = 'crop-flip' }", "method.server.augment = 'crop-flip': the server has maps, not pictures"),
+        ("server = { augment = 'crop-flip' }", "method.server.augment = 'crop-flip': the server has maps, not images"),
         ("server = { epoch = 3 }", "epoch = 3: no such key here"),
     ],
 )
@@ -504,7 +504,7 @@ def test_mistakes(method, complaint) -> None:
 
 def test_the_default_cut_is_after_the_last_maps() -> None:
     for model, level in ((CNN, "conv2"), ("mlp", "dense2"), ({"name": "mlp", "hidden": [16]}, "dense1")):
-        site = two_classes(SplitMetadata(), model).population().site(SERVER, 0, Bench())
+        site = two_classes(SplitMetadata(), model).population().site(SERVER, 0, ModelCache())
         assert SplitMetadata().cut(site) == level
 
 
@@ -526,7 +526,7 @@ def test_prototypes_need_a_linear_head() -> None:
 
 def test_newcomers_get_the_global_model(tmp_path) -> None:
     method = SplitMetadata(budget=2, selection=FEW, server=QUICK)
-    plan = two_classes(method, rounds=1).but(newcomers={"count": 1, "epochs": 1})
+    plan = two_classes(method, rounds=1).replace(new_clients={"count": 1, "epochs": 1})
     _, seen = run_inline(plan, tmp_path / "run")
     down = [e["payload_bytes"] for e in seen if e["event"] == "exchange" and e["task"] == "adapt" and e["direction"] == "down"]
     assert down == [MODEL]

@@ -19,7 +19,7 @@ from coterie.record import Record, decode, read
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import Result, run
 from coterie.settings import STRICT
-from coterie.site import SERVER, Bench
+from coterie.site import SERVER, ModelCache
 from coterie.testing import small_experiment
 
 CNN = {"name": "cnn", "channels": [3, 5], "hidden": [12]}
@@ -71,7 +71,7 @@ class Spy(Inline):
 
 def maps_experiment(method: Method, **changes: Any) -> Experiment:
     """The conformance suite's experiment on a network that has feature maps."""
-    return small_experiment(method, **changes).but(model=CNN)
+    return small_experiment(method, **changes).replace(model=CNN)
 
 
 def whole_batches(method: Method, steps: int = 2, rounds: int = 3, **changes: Any) -> Experiment:
@@ -87,7 +87,7 @@ def whole_batches(method: Method, steps: int = 2, rounds: int = 3, **changes: An
         "training": {"epochs": steps, "batch": "all", "optimiser": {"name": "sgd", "lr": 0.3}},
         "engine": {"name": "inline"},
     }
-    return Experiment.parse(table).but(**{"method": method, "model": Patches(), **changes})
+    return Experiment.parse(table).replace(**{"method": method, "model": Patches(), **changes})
 
 
 ALIASES = {
@@ -110,9 +110,9 @@ def as_weights(model: Record) -> oracle.Weights:
 def by_hand(plan: Experiment, **objective: Any) -> oracle.Weights:
     """The final model of `plan` by the oracle, from the same start and the same data."""
     population = plan.population()
-    server = population.site(SERVER, 0, Bench())
+    server = population.site(SERVER, 0, ModelCache())
     server.architecture = plan.method.network(server.architecture, SERVER)
-    sites = [population.site(client, 0, Bench()) for client in range(population.clients)]
+    sites = [population.site(client, 0, ModelCache()) for client in range(population.clients)]
     assert len({len(site.train) for site in sites}) > 2, "clients must be uneven"
     data = [tuple(part.numpy() for part in site.train.one_batch()) for site in sites]
     return oracle.federate(
@@ -158,7 +158,7 @@ def traffic(seen: Sequence[Event]) -> dict[str, set[int]]:
 
 
 def cifar_experiment(method: Method) -> Experiment:
-    """`cifar-cnn` on pictures of 3 x 32 x 32, as little of it as gives every client something to send."""
+    """`cifar-cnn` on images of 3 x 32 x 32, as little of it as gives every client something to send."""
     table = {
         "name": "bytes",
         "rounds": 1,
@@ -169,4 +169,4 @@ def cifar_experiment(method: Method) -> Experiment:
         "training": {"epochs": 1, "batch": "all"},
         "evaluation": {"protocols": ["global"]},
     }
-    return Experiment.parse(table).but(method=method)
+    return Experiment.parse(table).replace(method=method)

@@ -257,16 +257,16 @@ def test_a_batch_of_one_can_be_trained_on(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "side"), [("lenet5", 16), ("cnn", 4), ("cnn1", 10), ("cnn2", 22), ("resnet10", 8), ("googlenet-slim", 8)])
-def test_too_small_a_picture(name: str, side: int) -> None:
+def test_too_small_a_image(name: str, side: int) -> None:
     build(name, (1, side, side)).eval()(noise((1, side, side)))
-    with pytest.raises(UserError, match=f"'{name}' needs pictures of at least {side}x{side} pixels, these are {side}x{side - 1}"):
+    with pytest.raises(UserError, match=f"'{name}' needs images of at least {side}x{side} pixels, these are {side}x{side - 1}"):
         build(name, (1, side, side - 1))
 
 
 def digits(side: int, batch: int) -> tuple[Tensor, Tensor]:
     data = load_digits()
-    pictures = np.kron(data.images[:batch], np.ones((side // 8, side // 8)))
-    x = torch.tensor(pictures / 8 - 1, dtype=torch.float32)[:, None].expand(-1, 3, -1, -1).contiguous()
+    images = np.kron(data.images[:batch], np.ones((side // 8, side // 8)))
+    x = torch.tensor(images / 8 - 1, dtype=torch.float32)[:, None].expand(-1, 3, -1, -1).contiguous()
     return x, torch.tensor(data.target[:batch])
 
 

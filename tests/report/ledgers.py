@@ -56,7 +56,7 @@ def write_run(folder: Path, method: str, seed: int, /, **changes: Any) -> Path:
         for round in range(1, ROUNDS + 1):
             write_round(ledger, method, seed, round)
         write_exhibits(ledger)
-        ledger.write("newcomer", client=CLIENTS, accuracy=[0.2, 0.6, 0.7 + 0.01 * seed], plateau=0.7, epochs_to_plateau=2)
+        ledger.write("new_client", client=CLIENTS, accuracy=[0.2, 0.6, 0.7 + 0.01 * seed], plateau=0.7, epochs_to_plateau=2)
         ledger.write("evaluation", round=ROUNDS + 1, protocol="new_client", client=CLIENTS, metric="accuracy", value=0.2, epoch=0)
         ledger.write("end", round=ROUNDS, reached=False)
     return folder
@@ -90,5 +90,5 @@ def write_exhibits(ledger: Ledger) -> None:
         "exhibit", round=2, client=None, name="heat", title="Correlation", draw="heatmap", x="", y="", values=[[1.0, -0.5], [-0.5, 1.0]]
     )
     ledger.write(
-        "exhibit", round=2, client=0, name="pics", title="Chosen", draw="pictures", x="", y="", values=[[[0.0, 1.0], [1.0, 0.0]]] * 3
+        "exhibit", round=2, client=0, name="pics", title="Chosen", draw="images", x="", y="", values=[[[0.0, 1.0], [1.0, 0.0]]] * 3
     )

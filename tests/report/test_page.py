@@ -84,8 +84,8 @@ def test_what_else_is_on_the_page(page) -> None:
     assert "over fedavg; 95% interval" in page["cards"]["global"][0]["detail"]
     assert page["rejected"]["counts"] == [0, 6, 0]
     assert len(page["partitions"]) == 3
-    assert page["newcomers"]["curves"][0]["mean"] == pytest.approx([0.2, 0.6, 0.71])
-    assert {each["draw"] for each in page["exhibits"]} == {"lines", "bars", "heatmap", "pictures"}
+    assert page["new_clients"]["curves"][0]["mean"] == pytest.approx([0.2, 0.6, 0.71])
+    assert {each["draw"] for each in page["exhibits"]} == {"lines", "bars", "heatmap", "images"}
     assert page["seconds"]["places"] == ["waiting for clients", "evaluation", "server and ledger"]
     assert [bar[0] for bar in page["seconds"]["bars"]] == pytest.approx([3.6, 1.2, 1.2])
 

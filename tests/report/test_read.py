@@ -44,8 +44,8 @@ def flat(found: Run) -> tuple[dict, dict, dict]:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> Path:
-    """A real run: evaluation by observation and by visit, a cohort that changes, newcomers."""
-    settings = ["rounds=4", "engine.name=inline", "newcomers={count=2,epochs=2}", "training.epochs=1"]
+    """A real run: evaluation by observation and by visit, a cohort that changes, new_clients."""
+    settings = ["rounds=4", "engine.name=inline", "new_clients={count=2,epochs=2}", "training.epochs=1"]
     return run(Experiment.load("digits-two-class", settings), tmp_path_factory.mktemp("real") / "run").folder
 
 
@@ -59,7 +59,7 @@ def test_fast_is_the_same_as_slow_on_a_real_run(real) -> None:
     assert sum(found.seconds.values()) == pytest.approx(summary["seconds"])
     assert found.ended
     assert found.missing == []
-    assert len(found.newcomers) == 2
+    assert len(found.new_clients) == 2
 
 
 def test_the_partition_is_in_the_ledger(real) -> None:

@@ -1,4 +1,4 @@
-"""`coterie data`: what is here, fetching, checking, and pictures of partitions."""
+"""`coterie data`: what is here, fetching, checking, and images of partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataFolder", "Json", "app"]
 
-app = typer.Typer(help="Data sets: what is here, fetching, checking, pictures of partitions.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: what is here, fetching, checking, images of partitions.", no_args_is_help=True)
 console = Console()
 
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
@@ -40,7 +40,7 @@ def list_command(data: DataFolder = None, as_json: Json = False) -> None:
     if as_json:
         _print_json([dataclasses.asdict(row) for row in rows])
         return
-    cells = [(row.name, row.state, amount(row.bytes) if row.bytes else "-", _pictures(*row.samples), row.licence) for row in rows]
+    cells = [(row.name, row.state, amount(row.bytes) if row.bytes else "-", _images(*row.samples), row.licence) for row in rows]
     console.print(_table(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
     console.print(_table("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
 
@@ -73,7 +73,7 @@ def verify_command(
     data: DataFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Compare files with their published checksums, and read every picture and label."""
+    """Compare files with their published checksums, and read every image and label."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
 
@@ -89,7 +89,7 @@ def verify_command(
     if as_json:
         _print_json(rows)
     elif rows:
-        columns = ["name", "samples", "classes", "picture", "files as published"]
+        columns = ["name", "samples", "classes", "image", "files as published"]
         console.print(_table(f"sound in {folder}", columns, [_cells(row) for row in rows]))
         for row in rows:
             if row["note"]:
@@ -114,14 +114,16 @@ def show_command(
 
     plan = Experiment.load(experiment, overrides or ())
     population = plan.population(data)
-    figure = draw(population.pool, population.deal, f"{plan.name}: {plan.partition.name} over {population.deal.clients:,} clients")
+    figure = draw(
+        population.pool, population.partition, f"{plan.name}: {plan.partition.name} over {population.partition.clients:,} clients"
+    )
     path = out or Path(f"{plan.name}-partition.png")
     try:
         save(figure, path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from None
     if as_json:
-        _print_json({"picture": str(path), "clients": population.deal.clients, "note": population.pool.note})
+        _print_json({"image": str(path), "clients": population.partition.clients, "note": population.pool.note})
     else:
         _say(f"written to {path}")
 
@@ -155,13 +157,13 @@ def _verified(source: Source, folder: Path) -> dict[str, Any]:
 
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
     c, h, w = row["shape"]
-    return row["name"], _pictures(*row["samples"]), row["classes"], f"{h}x{w}x{c}", row["published"] or "-"
+    return row["name"], _images(*row["samples"]), row["classes"], f"{h}x{w}x{c}", row["published"] or "-"
 
 
-def _pictures(train: int, test: int) -> str:
-    """Training and test pictures.
+def _images(train: int, test: int) -> str:
+    """Training and test images.
 
-    >>> _pictures(60_000, 10_000), _pictures(0, 0)
+    >>> _images(60_000, 10_000), _images(0, 0)
     ('60,000 + 10,000', '-')
     """
     return f"{train:,} + {test:,}" if train or test else "-"

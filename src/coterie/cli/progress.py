@@ -23,7 +23,7 @@ class Latest:
     def __init__(self) -> None:
         self._found: dict[str, float] = {}
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of an evaluation."""
         if event["event"] == "evaluation" and event["client"] is None and event["metric"] == "accuracy":
             self._found[event["protocol"]] = event["value"]
@@ -67,24 +67,24 @@ def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> L
     latest = Latest()
     bar = progress.add_task(title, total=rounds, found="")
 
-    def hear(event: Event) -> None:
-        latest.hear(event)
+    def on_event(event: Event) -> None:
+        latest.on_event(event)
         if event["event"] in ("round", "resume"):
             progress.update(bar, completed=event["round"], found=str(latest))
         elif event["event"] == "end" and whole is not None:
             progress.remove_task(bar)
             progress.advance(whole)
 
-    return hear
+    return on_event
 
 
 def _lines(console: Console, title: str, rounds: int) -> Listener:
     latest = Latest()
 
-    def hear(event: Event) -> None:
-        latest.hear(event)
+    def on_event(event: Event) -> None:
+        latest.on_event(event)
         if event["event"] == "round":
             words = [title, f"round {event['round']}/{rounds}", str(latest), f"{event['seconds']:.1f} s"]
             console.print("  ".join(word for word in words if word), highlight=False, soft_wrap=True)
 
-    return hear
+    return on_event

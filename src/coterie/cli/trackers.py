@@ -42,7 +42,7 @@ class Scalars:
     >>> scalars = Scalars()
     >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.5}
     >>> for event in (seen, {"event": "round", "round": 1, "seconds": 2.0}):
-    ...     found = scalars.hear(event)
+    ...     found = scalars.on_event(event)
     >>> found
     {'global/accuracy': 0.5, 'bytes/up': 0, 'bytes/down': 0, 'seconds': 2.0}
     """
@@ -51,7 +51,7 @@ class Scalars:
         self._bytes = {"up": 0, "down": 0}
         self._found: dict[str, float] = {}
 
-    def hear(self, event: Event) -> dict[str, float] | None:
+    def on_event(self, event: Event) -> dict[str, float] | None:
         """Take note of an event; at the end of a round, all that is to draw of it."""
         match event["event"]:
             case "exchange":
@@ -75,7 +75,7 @@ class Tracker(ABC):
     def __call__(self, event: Event) -> None:
         if event["event"] == "start":
             self.describe(_flat(event["experiment"]))
-        elif (found := self._scalars.hear(event)) is not None:
+        elif (found := self._scalars.on_event(event)) is not None:
             self.write(event["round"], found)
 
     @abstractmethod

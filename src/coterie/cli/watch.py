@@ -73,7 +73,7 @@ class View:
         self._seconds: list[float] = []
         self._rejected = 0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of an event."""
         match event["event"]:
             case "start":
@@ -93,7 +93,7 @@ class View:
                 self.state = "finished"
 
     def frame(self, silent: float = 0.0) -> Group:
-        """One picture of it; `silent` is for how many seconds nothing was heard."""
+        """One image of it; `silent` is for how many seconds nothing was heard."""
         bar = Table.grid(padding=(0, 1))
         bar.add_row(ProgressBar(total=max(1, self._rounds), completed=self._round, width=WIDTH), f"round {self._round}/{self._rounds}")
         rows = [(name, f"{100 * curve[-1]:.2f}%", f"{100 * max(curve):.2f}%", drawn(curve)) for name, curve in self._curves.items()]
@@ -149,4 +149,4 @@ def watch(folder: Path, console: Console, *, once: bool = False, every: float = 
 
 def _catch_up(tail: Tail, view: View) -> None:
     for event in tail.new():
-        view.hear(event)
+        view.on_event(event)

@@ -1,4 +1,4 @@
-"""Pools made of pools: domains joined, pictures resampled, rows drawn, labels taken away or made random."""
+"""Pools made of pools: domains joined, images resampled, rows drawn, labels taken away or made random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.errors import UserError
 __all__ = ["join", "limit", "resize", "take", "with_random_labels", "without_labels"]
 
 BATCH = 4096
-"""Pictures resampled in one call."""
+"""Images resampled in one call."""
 
 
 def join(pools: Mapping[str, Pool]) -> Pool:
@@ -34,7 +34,7 @@ def join(pools: Mapping[str, Pool]) -> Pool:
     for name, pool in pools.items():
         if (pool.classes, pool.shape) != (first.classes, first.shape):
             raise UserError(
-                f"domain '{name}' has {pool.classes} classes of {shown(pool)} pictures, "
+                f"domain '{name}' has {pool.classes} classes of {shown(pool)} images, "
                 f"but '{names[0]}' has {first.classes} of {shown(first)}; resize them to one shape first"
             )
         if pool.domain is not None:
@@ -76,7 +76,7 @@ def join_writers(parts: tuple[Pool, ...], cuts: Iterable[tuple[int, slice]]) -> 
 
 
 def resize(pool: Pool, size: int, channels: int) -> Pool:
-    """Square pictures of `size` with 1 or 3 channels: Pillow's bilinear resampling (antialiased when it shrinks); grey is repeated.
+    """Square images of `size` with 1 or 3 channels: Pillow's bilinear resampling (antialiased when it shrinks); grey is repeated.
 
     Colour becomes grey by ITU-R 601 luma, as Pillow does it. Whole-number arithmetic: the same bits everywhere.
 
@@ -86,7 +86,7 @@ def resize(pool: Pool, size: int, channels: int) -> Pool:
     """
     held = pool.shape[0]
     if channels not in (1, 3) or held not in (1, 3):
-        raise UserError(f"channels = {channels}: pictures of {held} channels can become 1 or 3 only where they have 1 or 3")
+        raise UserError(f"channels = {channels}: images of {held} channels can become 1 or 3 only where they have 1 or 3")
     x = grey(pool.x) if channels < held else pool.x
     if x.shape[2:] != (size, size):
         out = np.empty((len(x), x.shape[1], size, size), np.uint8)
@@ -99,13 +99,13 @@ def resize(pool: Pool, size: int, channels: int) -> Pool:
 
 
 def grey(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Colour pictures in one channel, with Pillow's whole-number weights."""
+    """Colour images in one channel, with Pillow's whole-number weights."""
     weighted = np.tensordot(x.astype(np.uint32), np.array([19595, 38470, 7471], np.uint32), axes=(1, 0))
     return ((weighted + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
 def resample(x: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Every channel of every picture as a square; Pillow too goes over the rows first and then over the columns."""
+    """Every channel of every image as a square; Pillow too goes over the rows first and then over the columns."""
     n, c, h, w = x.shape
     wide = stretch(x.reshape(n * c, h, w), size)
     return stretch(wide.transpose(0, 2, 1), size).transpose(0, 2, 1).reshape(n, c, size, size)
@@ -194,7 +194,7 @@ def take(pool: Pool, rows: Rows) -> Pool:
 
 
 def without_labels(pool: Pool) -> Pool:
-    """Public data: the same pictures, every label -1.
+    """Public data: the same images, every label -1.
 
     >>> pool = Pool(np.zeros((2, 1, 2, 2), np.uint8), np.array([0, 1]), train=2, classes=2)
     >>> without_labels(pool).y.tolist()
@@ -204,7 +204,7 @@ def without_labels(pool: Pool) -> Pool:
 
 
 def with_random_labels(pool: Pool, rows: Rows, rng: np.random.Generator) -> Pool:
-    """The same pictures, the labels of `rows` drawn from all classes alike.
+    """The same images, the labels of `rows` drawn from all classes alike.
 
     >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.full(6, 7), train=6, classes=3)
     >>> with_random_labels(pool, np.array([1, 2, 4]), np.random.default_rng(0)).y.tolist()

@@ -1,4 +1,4 @@
-"""A picture of a partition: which client holds how much of which class, and where the clients come from.
+"""A image of a partition: which client holds how much of which class, and where the clients come from.
 
 Up to forty clients are columns in their order, bubbles for each class and sizes above; more clients are a heat map, ordered by the
 classes they hold, with a histogram of their sizes beside it. Colours are Okabe and Ito's for domains, and one hue from light to dark for
@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from coterie.data.pool import Deal, Pool, Rows, count
+from coterie.data.pool import Partition, Pool, Rows, count
 from coterie.errors import UserError
 
 __all__ = ["count", "draw", "save"]
@@ -39,17 +39,17 @@ PER_CENT = FuncFormatter(lambda value, _: f"{100 * value:.3g}%")
 Shares = NDArray[np.float64]
 
 
-def draw(pool: Pool, deal: Deal, title: str = "") -> Figure:
+def draw(pool: Pool, partition: Partition, title: str = "") -> Figure:
     """Clients and classes of a deal, and domains where clients differ by them.
 
     >>> from coterie.data.partitions import IID
     >>> pool = Pool(np.zeros((40, 1, 2, 2), np.uint8), np.arange(40) % 4, train=30, classes=4)
-    >>> [axes.get_ylabel() for axes in draw(pool, IID(clients=3).deal(pool, 0), "digits").axes]
+    >>> [axes.get_ylabel() for axes in draw(pool, IID(clients=3).partition(pool, 0), "digits").axes]
     ['samples', 'class']
     """
-    table = count(pool, deal)
-    figure = (_few if deal.clients <= FEW else _many)(table, deal.domain_of)
-    if deal.domain_of is not None:
+    table = count(pool, partition)
+    figure = (_few if partition.clients <= FEW else _many)(table, partition.domain_of)
+    if partition.domain_of is not None:
         marks = [Patch(color=_colour(d), label=domain) for d, domain in enumerate(pool.domains)]
         figure.legend(handles=marks, loc="outside lower center", ncols=min(4, len(marks)), fontsize=7, frameon=False, handlelength=1)
     if pool.note:
@@ -60,17 +60,17 @@ def draw(pool: Pool, deal: Deal, title: str = "") -> Figure:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the picture as PNG, SVG or PDF, as the name says; the same picture gives the same bytes.
+    """Write the image as PNG, SVG or PDF, as the name says; the same image gives the same bytes.
 
     >>> save(Figure(), "partition.bmp")
     Traceback (most recent call last):
     ...
-    coterie.errors.UserError: picture 'partition.bmp' has no format we write: expected a name that ends in .pdf, .png or .svg
+    coterie.errors.UserError: image 'partition.bmp' has no format we write: expected a name that ends in .pdf, .png or .svg
     """
     path = Path(path)
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
-        raise UserError(f"picture '{path}' has no format we write: expected a name that ends in .pdf, .png or .svg")
+        raise UserError(f"image '{path}' has no format we write: expected a name that ends in .pdf, .png or .svg")
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "coterie"}):

@@ -56,7 +56,7 @@ class Examples:
         return self._y[self._rows]
 
     def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Pictures and labels of some of these examples, by position; shifted and mirrored at random if asked."""
+        """Images and labels of some of these examples, by position; shifted and mirrored at random if asked."""
         rows = self._rows[chosen]
         x, y = self._x[rows], self._y[rows]
         if augment is not None:
@@ -78,7 +78,7 @@ class Examples:
         return fewer
 
     def augmented(self, rng: torch.Generator) -> Examples:
-        """These examples with every picture shifted and mirrored once: whoever has the same generator sees the same pixels."""
+        """These examples with every image shifted and mirrored once: whoever has the same generator sees the same pixels."""
         shaken = copy.copy(self)
         shaken._x, shaken._y = crop_and_flip(self._x[self._rows], rng), self.labels
         shaken._rows = torch.arange(len(self))
@@ -90,7 +90,7 @@ class Examples:
 
 
 def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
-    """Each picture padded with zeros, cut back to its size at a random place, and mirrored with probability one half.
+    """Each image padded with zeros, cut back to its size at a random place, and mirrored with probability one half.
 
     >>> x = torch.arange(2 * 9).reshape(2, 1, 3, 3).to(torch.uint8)
     >>> crop_and_flip(x, torch.Generator().manual_seed(0), pad=1).shape

@@ -175,7 +175,7 @@ class Row:
     """`there`, `part`, `missing`, or `yours` where the user must say which folder or file."""
     bytes: int
     samples: tuple[int, int]
-    """Training and test pictures that are there."""
+    """Training and test images that are there."""
     licence: str
     homepage: str
     how: str

@@ -62,9 +62,9 @@ class Maps:
         return len(self.labels)
 
     def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Unpacked maps and labels, by position; pictures can be cropped and mirrored, maps cannot."""
+        """Unpacked maps and labels, by position; images can be cropped and mirrored, maps cannot."""
         if augment is not None:
-            raise ValueError("maps cannot be augmented like pictures")
+            raise ValueError("maps cannot be augmented like images")
         parts = {name: value[chosen].to(self._dtype) for name, value in self.packed.tensors.items()}
         x = parts["values"]
         if "scale" in parts:

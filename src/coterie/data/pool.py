@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Deal", "Pool", "Ragged", "Rows", "count"]
+__all__ = ["Partition", "Pool", "Ragged", "Rows", "count"]
 
 Rows = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ class Pool:
     """Samples of one source, or of several domains: official training rows first, official test rows after them."""
 
     x: NDArray[np.uint8]
-    """Pictures, N x C x H x W."""
+    """Images, N x C x H x W."""
     y: Rows
     train: int
     """Rows `[0, train)` are the official training set, rows `[train, N)` the official test set."""
@@ -40,7 +40,7 @@ class Pool:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one picture."""
+        """Channels, height and width of one image."""
         _, c, h, w = self.x.shape
         return c, h, w
 
@@ -94,7 +94,7 @@ def _nothing() -> Ragged:
 
 
 @dataclass(frozen=True, eq=False)
-class Deal:
+class Partition:
     """Which rows of a pool each client holds."""
 
     train: Ragged
@@ -106,7 +106,7 @@ class Deal:
     validation: Ragged = field(default_factory=_nothing)
     """Client -> its private validation rows; empty when no validation split was asked for."""
     permutation: NDArray[np.int64] | None = None
-    """Client -> its own order of pixels (clients x height*width), applied to all its pictures."""
+    """Client -> its own order of pixels (clients x height*width), applied to all its images."""
     domain_of: Rows | None = None
     """Client -> its domain, where clients differ by domain."""
 
@@ -116,15 +116,15 @@ class Deal:
         return len(self.train)
 
 
-def count(pool: Pool, deal: Deal) -> Rows:
+def count(pool: Pool, partition: Partition) -> Rows:
     """Samples that each client holds of each class (clients x classes), for training and validation together.
 
     >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 1, 0]), train=3, classes=2)
-    >>> count(pool, Deal(Ragged.of([[0, 2], [1]]), Ragged.of([[3]]), np.array([0, 0]))).tolist()
+    >>> count(pool, Partition(Ragged.of([[0, 2], [1]]), Ragged.of([[3]]), np.array([0, 0]))).tolist()
     [[1, 1], [0, 1]]
     """
-    table = np.zeros(deal.clients * pool.classes, np.int64)
-    for rows in (deal.train, deal.validation):
+    table = np.zeros(partition.clients * pool.classes, np.int64)
+    for rows in (partition.train, partition.validation):
         client = np.repeat(np.arange(len(rows)), rows.sizes)
         table += np.bincount(client * pool.classes + pool.y[rows.flat], minlength=len(table))
-    return table.reshape(deal.clients, pool.classes)
+    return table.reshape(partition.clients, pool.classes)

@@ -19,7 +19,7 @@ from coterie.method import Method
 from coterie.population import Population
 from coterie.site import Observation
 
-__all__ = ["MEASURE", "Engine", "Job", "Outcome", "Stage", "TaskError", "cores"]
+__all__ = ["MEASURE", "Engine", "Job", "Outcome", "RunContext", "TaskError", "cores"]
 
 MEASURE = "@measure"
 """The one job that is not a task of the method: measure what `Method.models` offers at a site."""
@@ -81,7 +81,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Stage:
+class RunContext:
     """All that an engine needs to know of a run."""
 
     method: Method
@@ -113,7 +113,7 @@ class Engine(ABC):
         """Begin what takes long and needs no stage, while the caller loads data."""
 
     @abstractmethod
-    def open(self, stage: Stage) -> None:
+    def open(self, context: RunContext) -> None:
         """Get ready for a run."""
 
     @abstractmethod

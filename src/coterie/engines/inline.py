@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coterie.engines.engine import Engine, Job, Outcome, Stage
+from coterie.engines.engine import Engine, Job, Outcome, RunContext
 from coterie.engines.worker import Memories, Performer
 
 __all__ = ["Inline"]
@@ -18,9 +18,9 @@ class Inline(Engine):
 
     performer: type[Performer] = Performer
 
-    def open(self, stage: Stage) -> None:
-        memories = Memories(stage.folder, stage.memory_budget)
-        self._performer = self.performer(stage.method, stage.population, memories)
+    def open(self, context: RunContext) -> None:
+        memories = Memories(context.folder, context.memory_budget)
+        self._performer = self.performer(context.method, context.population, memories)
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         return map(self._performer.perform, jobs)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from coterie.engines.engine import Engine, Job, Outcome, Stage, TaskError, cores
+from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError, cores
 from coterie.engines.worker import Memories, Performer
 from coterie.errors import RunError
 from coterie.method import Method
@@ -100,12 +100,12 @@ class Processes(Engine):
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
-        self._crew: list[Worker] = []
+        self._processes: list[Worker] = []
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()
-        self._context = multiprocessing.get_context("forkserver")
+        self._starting = multiprocessing.get_context("forkserver")
         # Workers are forked from a server that has imported everything; torch's optimisers would import _dynamo, for seconds.
-        self._context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
+        self._starting.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
 
     def warm(self) -> None:
         forkserver.ensure_running()
@@ -113,21 +113,21 @@ class Processes(Engine):
     @property
     def pids(self) -> list[int]:
         """The workers' process ids."""
-        return [worker.process.pid or 0 for worker in self._crew]
+        return [worker.process.pid or 0 for worker in self._processes]
 
-    def open(self, stage: Stage) -> None:
-        self._stage = stage
-        stage.population.save(stage.live / "arrays")
-        self._crew = [self._hire() for _ in range(self.workers)]
+    def open(self, context: RunContext) -> None:
+        self._context = context
+        context.population.save(context.live / "arrays")
+        self._processes = [self._start_worker() for _ in range(self.workers)]
 
     def close(self) -> None:
-        for worker in self._crew:
+        for worker in self._processes:
             worker.pipe.close()
-        for worker in self._crew:
+        for worker in self._processes:
             worker.process.join(timeout=0.5)
             worker.process.kill()  # busy with a job that nobody waits for any more
             worker.process.join()
-        self._crew = []
+        self._processes = []
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         queue = {next(self._tickets): job for job in sorted(jobs, key=lambda job: -job.cost)}
@@ -147,7 +147,7 @@ class Processes(Engine):
 
     def _hand_out(self, queue: dict[int, Job]) -> None:
         """Give work to whoever has too little of it: a client whose memory is warm there, else the longest job."""
-        for worker in sorted(self._crew, key=lambda each: len(each.doing)):
+        for worker in sorted(self._processes, key=lambda each: len(each.doing)):
             while queue and len(worker.doing) < AHEAD:
                 warm = (t for t, job in queue.items() if job.memory and self._served.get(job.client) is worker)
                 ticket = next(warm, next(iter(queue)))
@@ -158,8 +158,8 @@ class Processes(Engine):
 
     def _collect(self, queue: dict[int, Job], done: dict[int, Outcome], deaths: Counter[int]) -> None:
         """Wait until some worker answers or dies."""
-        ready = wait([worker.pipe for worker in self._crew])
-        for worker in [each for each in self._crew if each.pipe in ready]:
+        ready = wait([worker.pipe for worker in self._processes])
+        for worker in [each for each in self._processes if each.pipe in ready]:
             try:
                 ticket, outcome = _outcome(worker.pipe.recv_bytes(), worker.pipe.recv_bytes())
             except (EOFError, OSError):
@@ -177,16 +177,16 @@ class Processes(Engine):
             deaths[ticket] += 1
             if deaths[ticket] >= DEATHS_ALLOWED:
                 raise RunError(f"{job}: its worker died {DEATHS_ALLOWED} times (exit code {worker.process.exitcode}); out of memory?")
-        self._crew[self._crew.index(worker)] = self._hire()
+        self._processes[self._processes.index(worker)] = self._start_worker()
         later = dict(queue)
         queue.clear()
         queue.update(unfinished | later)
 
-    def _hire(self) -> Worker:
-        ours, theirs = self._context.Pipe()
-        stage = self._stage
-        arguments = (theirs, stage.method, stage.population.plan, stage.folder, stage.memory_budget)
-        process = self._context.Process(target=serve, args=arguments, daemon=True)
+    def _start_worker(self) -> Worker:
+        ours, theirs = self._starting.Pipe()
+        context = self._context
+        arguments = (theirs, context.method, context.population.plan, context.folder, context.memory_budget)
+        process = self._starting.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         return Worker(process, ours)

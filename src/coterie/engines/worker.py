@@ -10,7 +10,7 @@ from coterie.engines.engine import MEASURE, Job, Outcome, TaskError
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, encode, read, write
-from coterie.site import Bench, Site
+from coterie.site import ModelCache, Site
 
 __all__ = ["Memories", "Performer", "memory_file"]
 
@@ -64,7 +64,7 @@ class Performer:
         self._method = method
         self._population = population
         self._memories = memories
-        self._bench = Bench()
+        self._bench = ModelCache()
 
     def perform(self, job: Job) -> Outcome:
         """Do it; an exception of the client's code becomes an outcome that names client, task and round."""

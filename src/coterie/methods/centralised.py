@@ -35,14 +35,14 @@ class Centralised(Method):
     offers: ClassVar[tuple[str, ...]] = ("global", "local_val", "intra", "inter")
 
     def check(self, population: Population) -> None:
-        if population.deal.permutation is not None:
+        if population.partition.permutation is not None:
             raise UserError(
                 "method 'centralised' cannot pool data in which every client has its own order of pixels (partition 'permuted')"
             )
 
     def start(self, fed: Federation) -> Record:
         channels, height, width = fed.population.pool.shape
-        sizes = fed.population.deal.train.sizes
+        sizes = fed.population.partition.train.sizes
         for client in fed.clients:
             fed.charge(client, "up", "data", int(sizes[client]) * (channels * height * width + LABEL_BYTES))
         return Record(model=fed.server.fresh())

@@ -1,6 +1,6 @@
 """FCCL: Huang, Ye & Du, "Learn from Others and Be Yourself in Heterogeneous Federated Learning", CVPR 2022.
 
-Learn from others: on unlabelled public pictures, the cross-correlation M between a client's logits and the federation's mean logits
+Learn from others: on unlabelled public images, the cross-correlation M between a client's logits and the federation's mean logits
 (Pearson over the batch) is driven to 1 on the diagonal and to -1 off it,
 
     L_col = sum_u (1 - M_uu)^2 + lam * sum_{u != v} (M_uv + 1)^2
@@ -35,13 +35,13 @@ from coterie.seeds import generator, scoped, seed_of
 from coterie.settings import STRICT
 from coterie.site import Site
 from coterie.training.loop import Frozen, frozen
-from coterie.training.objectives import CrossEntropy, Imitation, Objective, Step
+from coterie.training.objectives import CrossEntropy, Distillation, Objective, Step
 
 __all__ = ["FCCL", "CrossCorrelation", "correlation", "lockstep_batches"]
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LOOKED_AT = 512
-"""Pictures from which a correlation matrix on show is computed."""
+"""Images from which a correlation matrix on show is computed."""
 
 
 def correlation(a: Tensor, b: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class FCCL(PublicMethod):
         if self.mode == "once" and (self.own_slot == "previous" or self.reset_each_batch):
             raise UserError("method.own_slot and method.reset_each_batch are about method.mode = 'lockstep', not 'once'")
         if self.mode == "lockstep" and self.alignment is not None:
-            raise UserError(f"method.alignment = {self.alignment}: expected none, lockstep goes over all public pictures")
+            raise UserError(f"method.alignment = {self.alignment}: expected none, lockstep goes over all public images")
 
     def first_memory(self, site: Site, params: Record) -> Record:
         return Record(model=params, previous=params, pretrained=params)
@@ -164,7 +164,7 @@ class FCCL(PublicMethod):
         digested = super().digest(site, memory, message)
         if site.exhibiting:
             first = torch.arange(min(LOOKED_AT, len(message.tensors["consensus"])))
-            own = site.predict(digested, self.pictures(site, message).only(first))
+            own = site.predict(digested, self.images(site, message).only(first))
             site.show("public", correlation(own, message.tensors["consensus"][first]).double())
         return digested
 
@@ -174,7 +174,7 @@ class FCCL(PublicMethod):
             site.show("private", correlation(own, own).double())
 
     def revisiting(self) -> Objective:
-        return CrossEntropy() + self.previous * Imitation("previous") + self.pretrained * Imitation("pretrained")
+        return CrossEntropy() + self.previous * Distillation("previous") + self.pretrained * Distillation("pretrained")
 
     def teachers(self, site: Site, memory: Record) -> Mapping[str, Frozen]:
         weights = {"previous": self.previous, "pretrained": self.pretrained}
@@ -231,7 +231,7 @@ class FCCL(PublicMethod):
         data, consensus = self._batch(site, message, chosen, at), message.tensors["consensus"]
         if self.own_slot == "previous":
             consensus = consensus + site.predict(memory.group("previous"), data) / message.number("parties")
-        whole = self.public.but(epochs=1, batch="all", augment="none", state="fresh" if self.reset_each_batch else "kept")
+        whole = self.public.replace(epochs=1, batch="all", augment="none", state="fresh" if self.reset_each_batch else "kept")
         moments = Record(optimiser=memory.group("moments"))
         fitted = site.fit(
             memory.group("model"),

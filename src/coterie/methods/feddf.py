@@ -1,8 +1,8 @@
 """FedDF: Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020.
 
 Clients train and upload models as in FedAvg. The server averages those of each architecture, and then distils: from there each
-student learns, on public pictures, the mean of all clients' logits, whatever their architecture, by KL at temperature 1. With 0
-steps it is FedAvg. It stops early on labelled pictures that the server holds (`data.validation`), or takes all its steps.
+student learns, on public images, the mean of all clients' logits, whatever their architecture, by KL at temperature 1. With 0
+steps it is FedAvg. It stops early on labelled images that the server holds (`data.validation`), or takes all its steps.
 
 `feddf-client` is what FCCL compares with under the name: a client-side KL towards the mean logits, then private training. FCCL's
 code digests with SGD at 1e-3; ours has the optimiser of the other methods on public data, so that they compare.
@@ -26,7 +26,7 @@ from coterie.seeds import generator, seed_of
 from coterie.settings import STRICT
 from coterie.site import SERVER, Site
 from coterie.training.loop import fit
-from coterie.training.objectives import CrossEntropy, Imitation, Objective
+from coterie.training.objectives import CrossEntropy, Distillation, Objective
 from coterie.training.optimisers import Adam, Cosine
 from coterie.training.settings import Training
 
@@ -52,7 +52,7 @@ class FedDF(Method):
     steps: Annotated[int, Field(ge=0)] = 10_000
     """At most so many steps for each student and round; the rate goes down to 0 over them like a cosine."""
     patience: Annotated[int, Field(ge=1)] = 1_000
-    """Steps without a better accuracy on the server's validation pictures after which it stops; without such pictures it does not.
+    """Steps without a better accuracy on the server's validation images after which it stops; without such images it does not.
     They are looked at after every pass over the public data (the authors': every 100 steps)."""
     batch: Annotated[int, Field(ge=1)] = 64
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -63,11 +63,11 @@ class FedDF(Method):
         return Record({_slot(kind): fed.server.fresh(architecture=each) for kind, each in enumerate(kinds)})
 
     def round(self, state: Record, fed: Federation) -> Record:
-        kind_of = fed.population.kind_of
+        architecture_of = fed.population.architecture_of
         sent = [Record(model=state.group(_slot(kind))) for kind in range(len(fed.population.plan.architectures))]
-        messages = {client: sent[kind_of(client)] for client in fed.cohort}
+        messages = {client: sent[architecture_of(client)] for client in fed.cohort}
         replies = list(fed.ask("train", messages, like=messages))
-        groups = [[reply for reply in replies if kind_of(reply.client) == kind] for kind in range(len(sent))]
+        groups = [[reply for reply in replies if architecture_of(reply.client) == kind] for kind in range(len(sent))]
         means = [weighted_mean(group, "model", self.weighting) for group in groups]
         students = [mean or before.group("model") for mean, before in zip(means, sent, strict=True)]
         if self.steps:
@@ -76,13 +76,13 @@ class FedDF(Method):
         return Record({_slot(kind): student for kind, student in enumerate(students)})
 
     def _lesson(self, fed: Federation, replies: Sequence[Reply]) -> Tensor:
-        """The mean of all clients' logits over the public pictures."""
+        """The mean of all clients' logits over the public images."""
         assert fed.server.public is not None
         public = fed.server.public
-        return mean_of([_at(fed, fed.population.kind_of(r.client)).predict(r.record.group("model"), public) for r in replies])
+        return mean_of([_at(fed, fed.population.architecture_of(r.client)).predict(r.record.group("model"), public) for r in replies])
 
     def _distilled(self, fed: Federation, kind: int, student: Record, lesson: Tensor) -> Record:
-        """A student after its lesson: the best on the validation pictures, or else the last."""
+        """A student after its lesson: the best on the validation images, or else the last."""
         site, carried, done = _at(fed, kind), EMPTY, 0
         assert site.public is not None
         best, found, since = student, self._accuracy(site, student), 0
@@ -93,7 +93,7 @@ class FedDF(Method):
                 site.model(),
                 student,
                 site.public.only(chosen),
-                Imitation("lesson"),
+                Distillation("lesson"),
                 training,
                 seed=seed_of(site.seed, site.round, SERVER, "distil", kind, done),
                 frozen={"lesson": lesson[chosen]},
@@ -106,9 +106,9 @@ class FedDF(Method):
                 best, found, since = student, accuracy, 0
         return best
 
-    def _chosen(self, site: Site, pictures: int, kind: int, done: int) -> Tensor:
-        """The public pictures of the next pass: all of them, or so many at random as the steps that are left can take."""
-        order = torch.randperm(pictures, generator=generator(site.seed, site.round, "distil", kind, done))
+    def _chosen(self, site: Site, images: int, kind: int, done: int) -> Tensor:
+        """The public images of the next pass: all of them, or so many at random as the steps that are left can take."""
+        order = torch.randperm(images, generator=generator(site.seed, site.round, "distil", kind, done))
         return order[: (self.steps - done) * self.batch]
 
     def _rate_from(self, done: int) -> Callable[[int], float]:
@@ -159,4 +159,4 @@ class FedDFClient(PublicMethod):
     name: ClassVar[str] = "feddf-client"
 
     def digesting(self) -> Objective:
-        return Imitation("consensus")
+        return Distillation("consensus")

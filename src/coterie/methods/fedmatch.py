@@ -3,7 +3,7 @@ Disjoint Learning", ICLR 2021.
 
 The original shares weights of one architecture and learns from few labels; FCCL compares with it over fully labelled private data,
 unlabelled public data and different architectures, and releases no code. This is the adaptation of `methods.md`, section 9, and
-its name says `public`: parameters are sums sigma + psi; sigma learns from the private labels, psi from the public pictures, by
+its name says `public`: parameters are sums sigma + psi; sigma learns from the private labels, psi from the public images, by
 agreement with the predictions (not the weights) of the two peers that predict most alike.
 """
 
@@ -44,7 +44,7 @@ class Unlabelled(Objective):
     l1: float
     l2: float
     strong: bool = False
-    """Whether the pseudo-label is learned on augmented pictures; what helpers say is about the plain ones. `fit` seeds the draws."""
+    """Whether the pseudo-label is learned on augmented images; what helpers say is about the plain ones. `fit` seeds the draws."""
 
     def __call__(self, step: Step) -> Tensor:
         net, sure = step.model, step.frozen["sure"]
@@ -78,7 +78,7 @@ class FedMatchPublic(PublicMethod):
     """How psi is trained; here augmentation is each client's own, and only of what the pseudo-label is learned on."""
     helpers: Annotated[int, Field(ge=0)] = 2
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.75
-    """How sure of its own prediction a client must be to learn from a public picture."""
+    """How sure of its own prediction a client must be to learn from a public image."""
     supervised: NotNegative = 10.0
     inter: NotNegative = 1e-2
     agreement: NotNegative = 1e-2
@@ -110,8 +110,8 @@ class FedMatchPublic(PublicMethod):
         parts = site.fit(
             memory.group("parts"),
             self.unlabelled(len(message.group("helpers"))),
-            training=self.public.but(augment="none"),
-            data=self.pictures(site, message),
+            training=self.public.replace(augment="none"),
+            data=self.images(site, message),
             frozen=self._tables(site, memory, message),
             model=net,
             trainable=lambda name: name.startswith("psi."),
@@ -128,8 +128,8 @@ class FedMatchPublic(PublicMethod):
         return Unlabelled(helpers, self.inter, self.agreement, self.l1, self.l2, self.public.augment != "none")
 
     def _tables(self, site: Site, memory: Record, message: Record) -> dict[str, Tensor]:
-        """By public picture: what each helper says, the class most voices are for (of equals the lowest), whether the client is sure."""
-        own = site.predict(self.present(site, memory), self.pictures(site, message)).softmax(1)
+        """By public image: what each helper says, the class most voices are for (of equals the lowest), whether the client is sure."""
+        own = site.predict(self.present(site, memory), self.images(site, message)).softmax(1)
         helpers = list(message.group("helpers").tensors.values())
         votes = torch.stack([F.one_hot(belief.argmax(1), belief.shape[1]) for belief in (own, *helpers)]).sum(0)
         sure = (own.amax(1) >= self.threshold).to(own.dtype)

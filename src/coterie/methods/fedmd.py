@@ -1,6 +1,6 @@
 """FedMD: Li & Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", 2019 (arXiv 1910.03581).
 
-Clients of any architecture upload class scores (pre-softmax) for public pictures; everyone digests towards their mean and then
+Clients of any architecture upload class scores (pre-softmax) for public images; everyone digests towards their mean and then
 revisits its own data. The digest is the mean absolute error, as in the authors' code; FCCL describes it as a squared one. In
 FCCL's setting there is no training on labelled public data beforehand, and the public set is fixed (`alignment` draws a part of
 it every round, as the paper does).

@@ -34,7 +34,7 @@ from coterie.record import EMPTY, Record
 from coterie.settings import STRICT
 from coterie.site import SERVER, Site
 from coterie.training.loop import Fitted
-from coterie.training.objectives import Objective, Step, divergence
+from coterie.training.objectives import Objective, Step, kl_divergence
 from coterie.training.settings import Training
 
 __all__ = ["FML", "Mutual", "at_round"]
@@ -88,7 +88,7 @@ def _taught(student: Tensor, teacher: Tensor, y: Tensor, weight: float) -> Tenso
     if weight > 0:
         parts.append(weight * F.cross_entropy(student, y))
     if weight < 1:
-        parts.append((1 - weight) * divergence(teacher, student))
+        parts.append((1 - weight) * kl_divergence(teacher, student))
     return sum(parts[1:], start=parts[0])
 
 
@@ -124,18 +124,18 @@ class FML(Method):
     """The shared network; None where all clients have the same one, which it then is."""
     pretraining: Annotated[int, Field(ge=0)] = 0
     """Epochs that every private model trains alone before the first round, as FCCL's comparison has it."""
-    newcomer: Literal["own", "server"] = "own"
-    """A newcomer's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and without
+    new_client: Literal["own", "server"] = "own"
+    """A new_client's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and without
     dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
 
     def check(self, population: Population) -> None:
         models = population.plan.architectures
         if self.meme is None and len(set(models)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
-        for client in population.newcomers if self.newcomer == "server" else ():
-            if models[population.kind_of(client)] != (self.meme or models[0]):
+        for client in population.new_clients if self.new_client == "server" else ():
+            if models[population.architecture_of(client)] != (self.meme or models[0]):
                 raise UserError(
-                    f"method.newcomer = 'server': newcomer {client} has another model than the meme, expected the same, or 'own'"
+                    f"method.new_client = 'server': new client {client} has another model than the meme, expected the same, or 'own'"
                 )
 
     def network(self, base: Architecture, client: int) -> Architecture:
@@ -169,12 +169,12 @@ class FML(Method):
         return Record(model=_under(fitted.params, "private"), optimiser=Record(moments))
 
     def join(self, site: Site, message: Record) -> Record:
-        return _both(message.group("model") if self.newcomer == "server" else site.fresh(), message)
+        return _both(message.group("model") if self.new_client == "server" else site.fresh(), message)
 
     def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
         objective = Mutual(at_round(self.alpha, site.round), at_round(self.beta, site.round))
         both = site.model("pair", Pair(site.architecture, self.meme or site.architecture))
-        return site.fit(start, objective, carried=carried, training=training.but(state="kept"), model=both, purpose=purpose)
+        return site.fit(start, objective, carried=carried, training=training.replace(state="kept"), model=both, purpose=purpose)
 
     def judged(self, params: Record) -> Record:
         return _under(params, "private")

@@ -19,7 +19,7 @@ __all__ = ["Local", "pretrained"]
 
 def pretrained(site: Site, epochs: int) -> Record:
     """A client's fresh network after so many epochs on its own data."""
-    alone = site.training.but(epochs=epochs, state="fresh")
+    alone = site.training.replace(epochs=epochs, state="fresh")
     return site.fit(site.fresh(), CrossEntropy(), training=alone, purpose="pretrain").params
 
 

@@ -1,6 +1,6 @@
 """What methods that meet on public data have in common: pretraining, an exchange of predictions, and what each client makes of it.
 
-Every client has its own network, of any architecture. A round is two exchanges: clients predict the public pictures, the server
+Every client has its own network, of any architecture. A round is two exchanges: clients predict the public images, the server
 agrees on something from who answered, and each client first digests that on the public data and then revisits its own.
 FedMD, FedDF as FCCL reads it, RCFL and FedMatch in FCCL's setting, and FCCL itself are this with other losses.
 """
@@ -51,7 +51,7 @@ class PublicMethod(Method):
     needs_public: ClassVar[bool] = True
     mixes_architectures: ClassVar[bool] = True
     augments_together: ClassVar[bool] = True
-    """Whether augmented public pictures must be the same pixels at every client, because what is said of them is compared."""
+    """Whether augmented public images must be the same pixels at every client, because what is said of them is compared."""
     exhibits: ClassVar[Mapping[str, Exhibit]] = {
         "terms": Exhibit("Local loss by term: cross-entropy, then what is added", "lines", x="round", y="loss"),
     }
@@ -61,12 +61,12 @@ class PublicMethod(Method):
     public: Digestion = Training(epochs=1, batch=512, optimiser=Adam(lr=1e-3))
     """How the public data is digested; its optimiser starts anew every round, its augmentation is the same for everybody."""
     alignment: Annotated[int, Field(ge=1)] | None = None
-    """How many public pictures a round is about, drawn anew each time; None for all of them."""
+    """How many public images a round is about, drawn anew each time; None for all of them."""
 
     def check(self, population: Population) -> None:
         held = 0 if population.public is None else len(population.public)
         if self.alignment is not None and self.alignment > held:
-            raise UserError(f"method.alignment = {self.alignment}: expected at most the {held} public pictures")
+            raise UserError(f"method.alignment = {self.alignment}: expected at most the {held} public images")
         if self.public.state == "kept":
             raise UserError("method.public.state = 'kept': expected 'fresh', the optimiser for public data starts anew every round")
 
@@ -105,8 +105,8 @@ class PublicMethod(Method):
         """What decides which public pixels a round is about: a seed, the same in everybody's message."""
         return Record(seed=seed_of(fed.server.seed, fed.round, "public"))
 
-    def pictures(self, site: Site, message: Record) -> Examples:
-        """The public pictures that a message is about, the same pixels everywhere."""
+    def images(self, site: Site, message: Record) -> Examples:
+        """The public images that a message is about, the same pixels everywhere."""
         assert site.public is not None
         seed, data = int(message.number("seed")), site.public
         if self.alignment is not None:
@@ -121,8 +121,8 @@ class PublicMethod(Method):
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """What this client says of the public pictures."""
-        return Record(logits=site.predict(self.present(site, memory), self.pictures(site, message))), memory
+        """What this client says of the public images."""
+        return Record(logits=site.predict(self.present(site, memory), self.images(site, message))), memory
 
     def present(self, site: Site, memory: Record) -> Record:
         """The network as it is now."""
@@ -141,8 +141,8 @@ class PublicMethod(Method):
     def digest(self, site: Site, memory: Record, message: Record) -> Record:
         """The network after it has learned from the public data."""
         tables = {"consensus": message.tensors["consensus"]}
-        quiet = self.public.but(augment="none")  # what augmentation there is, `pictures` has done
-        data = self.pictures(site, message)
+        quiet = self.public.replace(augment="none")  # what augmentation there is, `images` has done
+        data = self.images(site, message)
         return site.fit(self.present(site, memory), self.digesting(), training=quiet, data=data, frozen=tables, purpose="public").params
 
     def digesting(self) -> Objective:

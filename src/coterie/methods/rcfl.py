@@ -51,9 +51,9 @@ class RCFLPublic(PublicMethod):
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Probabilities for the public pictures, and how much this client should be believed."""
+        """Probabilities for the public images, and how much this client should be believed."""
         model = memory.group("model")
-        logits = site.predict(model, self.pictures(site, message))
+        logits = site.predict(model, self.images(site, message))
         judge = site.validation if len(site.validation) else site.train
         accuracy = site.score(model, judge).values()["accuracy"]
         return Record(probabilities=logits.softmax(1), accuracy=torch.tensor([accuracy], dtype=logits.dtype)), memory

@@ -1,6 +1,6 @@
 """Split training with metadata selection: Shi & Radu, EuroMLSys 2022.
 
-The network is cut at a level. Round t: each client takes the maps that the lower part of W_G(t-1) gives for its own pictures (evaluation
+The network is cut at a level. Round t: each client takes the maps that the lower part of W_G(t-1) gives for its own images (evaluation
 mode, not augmented), keeps the few that stand for the others, trains the whole network, and sends model, maps and labels. The server
 takes the plain mean of the models for the next round, and trains the upper part, from its very first weights, on the maps; what is
 tested is [lower part of W_G(t-1), that upper part], the old lower part because the maps came from it. This composed model never feeds
@@ -36,7 +36,7 @@ from coterie.population import Population
 from coterie.record import Record
 from coterie.seeds import seed_of
 from coterie.settings import STRICT
-from coterie.site import SERVER, Bench, Site
+from coterie.site import SERVER, ModelCache, Site
 from coterie.training.loop import Frozen, frozen, outputs_of
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import OPTIMISERS, Optimiser, Sgd
@@ -47,7 +47,7 @@ __all__ = ["FewShot", "MetaTraining", "SplitMetadata", "Upper", "prototypes"]
 Count = Annotated[int, Field(ge=1)]
 MEGABYTE = 2**20
 BATCH = 16
-"""Pictures that go through the lower part at once: their maps stay in a core's cache."""
+"""Images that go through the lower part at once: their maps stay in a core's cache."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -150,7 +150,7 @@ class SplitMetadata(FedAvg):
     upper: Upper = field(default_factory=Upper)
 
     def check(self, population: Population) -> None:
-        site = population.site(SERVER, 0, Bench())
+        site = population.site(SERVER, 0, ModelCache())
         net = staged(site.model())
         for key, stage in (("level", self.level), ("upper.freeze", self.upper.freeze)):
             if stage is not None and stage not in net.levels[:-1]:
@@ -160,7 +160,7 @@ class SplitMetadata(FedAvg):
         if self.upper.head != "trained" and not (isinstance(net[-1], nn.Linear) and net[-1].bias is not None):
             raise UserError(f"method.upper.head = '{self.upper.head}': expected a model whose head is one linear layer with a bias")
         if self.server.augment != "none":
-            raise UserError(f"method.server.augment = '{self.server.augment}': the server has maps, not pictures; expected 'none'")
+            raise UserError(f"method.server.augment = '{self.server.augment}': the server has maps, not images; expected 'none'")
 
     def cut(self, site: Site) -> str:
         """The level this site's network is cut at."""
@@ -229,7 +229,7 @@ class SplitMetadata(FedAvg):
         return frozen(net, model, lambda net, x: staged(net).lower(level)(x.contiguous(memory_format=torch.channels_last)))
 
     def _blank(self, site: Site, run: Frozen) -> Tensor:
-        """What comes of one blank picture."""
+        """What comes of one blank image."""
         return run(torch.zeros(1, *site.train.shape, dtype=site.dtype))
 
     def compose(self, server: Site, below: Record, maps: Maps) -> Record:

@@ -1,6 +1,6 @@
 """What every network of the zoo has in common: the settings it shares with the others, and the way it is put together.
 
-A recipe says which stages a network has; `Recipe.build` refuses pictures that are too small, stacks the stages and
+A recipe says which stages a network has; `Recipe.build` refuses images that are too small, stacks the stages and
 initialises them. Dropout is off by default so that compared methods are equal; its modules are always there, so a state
 has the same names with and without.
 """
@@ -39,7 +39,7 @@ class Recipe(Architecture):
 
     @property
     def smallest(self) -> int:
-        """The side of the smallest picture that every layer still sees at least one pixel of."""
+        """The side of the smallest image that every layer still sees at least one pixel of."""
         return 1
 
     def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
@@ -47,11 +47,11 @@ class Recipe(Architecture):
         raise NotImplementedError
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Staged:
-        """A freshly initialised network for pictures of `shape` (channels, height, width)."""
+        """A freshly initialised network for images of `shape` (channels, height, width)."""
         _, height, width = shape
         if min(height, width) < self.smallest:
             raise UserError(
-                f"model '{self.name}' needs pictures of at least {self.smallest}x{self.smallest} pixels, these are {height}x{width}"
+                f"model '{self.name}' needs images of at least {self.smallest}x{self.smallest} pixels, these are {height}x{width}"
             )
         net = Staged(**self.stages(shape, classes))
         initialise(net, self.init)
@@ -80,7 +80,7 @@ class Scaled(Normed):
     depth: Multiplier = 1.0
     """Multiplies the number of blocks in each group, rounded up; 1 is the paper's network."""
     stride: Stride = 1
-    """Of the stem: 1 for small pictures; 2 makes everything after it four times cheaper."""
+    """Of the stem: 1 for small images; 2 makes everything after it four times cheaper."""
 
     def wide(self, channels: int) -> int:
         """So many of the paper's channels at this width: the nearest multiple of 8, never under nine tenths (MobileNetV2's rule).

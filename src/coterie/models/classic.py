@@ -3,7 +3,7 @@
 - `mlp` and `cnn`: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
   2017. They count 1,663,370 parameters for the CNN and 199,210 for the MLP on MNIST, and so do we.
 - `lenet5`: LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998, as everyone writes it since:
-  ReLU, max-pooling, all maps connected, a softmax head. It does not pad, so 28x28 pictures leave 4x4 maps, not 5x5.
+  ReLU, max-pooling, all maps connected, a softmax head. It does not pad, so 28x28 images leave 4x4 maps, not 5x5.
 - `cifar-cnn`: Yao et al., Federated Learning with Additional Mechanisms on Clients to Reduce Communication Costs, arXiv
   1908.05891 (FedMMD and FedFusion). The pools are 3x3 with stride 2, as written; they pad by one so that the fusion
   point is 64x8x8. The authors' FedMMD code trains another network (five convolutions, 1024-1024).
@@ -44,7 +44,7 @@ class MLP(Recipe):
     """Units of each hidden layer."""
 
     def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
-        """The picture as a vector, then the dense layers."""
+        """The image as a vector, then the dense layers."""
         channels, height, width = shape
         return {"flat": nn.Flatten(), **dense((channels * height * width, *self.hidden), classes, self.dropout)}
 

@@ -24,7 +24,7 @@ __all__ = ["Custom", "load"]
 
 @dataclass(frozen=True, config=STRICT)
 class Custom(Architecture):
-    """A module class and what to call it with; it must fit the pictures and the classes by itself.
+    """A module class and what to call it with; it must fit the images and the classes by itself.
 
     >>> net = Custom("torch.nn:Linear", {"in_features": 4, "out_features": 2}).build((1, 1, 4), 2)
     >>> sum(p.numel() for p in net.parameters())

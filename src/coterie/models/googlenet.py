@@ -1,4 +1,4 @@
-"""GoogLeNet for 32x32 pictures (Szegedy et al., Going Deeper with Convolutions, CVPR 2015).
+"""GoogLeNet for 32x32 images (Szegedy et al., Going Deeper with Convolutions, CVPR 2015).
 
 The 32x32 form is that of FCCL's code (Huang et al., CVPR 2022): one 3x3 convolution of 192 channels as the stem,
 normalisation after every convolution, two 3x3 convolutions in place of the 5x5 one (Inception-v2), no auxiliary

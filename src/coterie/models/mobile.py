@@ -1,4 +1,4 @@
-"""Networks of inverted residuals: MobileNetV2 and EfficientNet-B0, for 32x32 pictures.
+"""Networks of inverted residuals: MobileNetV2 and EfficientNet-B0, for 32x32 images.
 
 - Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018.
 - Tan & Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019.
@@ -94,7 +94,7 @@ class Mobile(Scaled):
 
 @dataclass(frozen=True, config=STRICT)
 class MobileNetV2(Mobile):
-    """MobileNetV2 for 32x32 pictures.
+    """MobileNetV2 for 32x32 images.
 
     >>> sum(p.numel() for p in MobileNetV2().build((3, 32, 32), 10).parameters())
     2236682
@@ -116,7 +116,7 @@ class MobileNetV2(Mobile):
 
 @dataclass(frozen=True, config=STRICT)
 class EfficientNetB0(Mobile):
-    """EfficientNet-B0 for 32x32 pictures.
+    """EfficientNet-B0 for 32x32 images.
 
     >>> sum(p.numel() for p in EfficientNetB0().build((3, 32, 32), 10).parameters())
     4020358

@@ -1,4 +1,4 @@
-"""Two networks side by side that see the same pictures: a private one and a shared "meme" (Shen et al. 2020)."""
+"""Two networks side by side that see the same images: a private one and a shared "meme" (Shen et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual networks for 32x32 pictures (He et al., Deep Residual Learning for Image Recognition, CVPR 2016).
+"""Residual networks for 32x32 images (He et al., Deep Residual Learning for Image Recognition, CVPR 2016).
 
 The 32x32 form has a 3x3 stem with stride 1 and no max-pool. `resnet10` and `resnet12` have 1-1-1-1 and 2-1-1-1 basic
 blocks, as in the code of FCCL (Huang et al., CVPR 2022); `resnet12` is not the network of that name in few-shot

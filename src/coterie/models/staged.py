@@ -83,5 +83,5 @@ class Architecture(Spec):
     """How to build a network; an instance is its own configuration."""
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        """A freshly initialised network for pictures of `shape` (channels, height, width)."""
+        """A freshly initialised network for images of `shape` (channels, height, width)."""
         raise NotImplementedError

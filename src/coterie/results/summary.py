@@ -29,7 +29,7 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
     traffic: dict[int, int] = defaultdict(int)
     totals = dict.fromkeys(("up", "down", "framed_up", "framed_down", "setup_up", "setup_down"), 0)
     by_kind: dict[str, int] = defaultdict(int)
-    seconds, rejected, rounds, newcomers = 0.0, 0, 0, []
+    seconds, rejected, rounds, new_clients = 0.0, 0, 0, []
     for event in events:
         match event["event"]:
             case "start":
@@ -43,8 +43,8 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
                 rejected += 1
             case "round":
                 seconds, rounds = seconds + event["seconds"], max(rounds, event["round"])
-            case "newcomer":
-                newcomers.append({key: event[key] for key in ("client", "plateau", "epochs_to_plateau", "accuracy")})
+            case "new_client":
+                new_clients.append({key: event[key] for key in ("client", "plateau", "epochs_to_plateau", "accuracy")})
     protocols = {
         protocol: {metric: _describe(list(curve.values()), metric) for metric, curve in metrics.items()}
         for protocol, metrics in curves.items()
@@ -55,7 +55,7 @@ def summarise(events: Iterable[Event]) -> dict[str, Any]:
     }
     summary: dict[str, Any] = {"rounds": rounds, "protocols": protocols, "targets": crossings}
     summary |= {"bytes": {**totals, "by_kind": dict(by_kind)}, "rejected": rejected, "seconds": seconds}
-    return summary | ({"newcomers": newcomers} if newcomers else {})
+    return summary | ({"new_clients": new_clients} if new_clients else {})
 
 
 def crossing(curve: dict[int, float], target: float, running: int = 1) -> int | None:

@@ -12,7 +12,7 @@ from coterie.errors import RunError
 from coterie.record import Record
 from coterie.settings import STRICT
 
-__all__ = ["Admission", "QuorumError", "objection"]
+__all__ = ["Admission", "QuorumError", "rejection"]
 
 
 class QuorumError(RunError):
@@ -40,14 +40,14 @@ class Admission:
         return math.ceil(self.quorum * asked)
 
 
-def objection(reply: Record, like: Record, rules: Admission) -> str | None:
+def rejection(reply: Record, like: Record, rules: Admission) -> str | None:
     """Why a reply is not let in, or None.
 
     >>> import torch
     >>> sent = Record(model={"w": torch.zeros(2)})
-    >>> objection(Record(model={"w": torch.zeros(3)}, examples=1), sent, Admission())
+    >>> rejection(Record(model={"w": torch.zeros(3)}, examples=1), sent, Admission())
     'model/w is float32[3], expected float32[2]'
-    >>> objection(Record(model={"w": torch.tensor([0.0, float("nan")])}, examples=1), sent, Admission())
+    >>> rejection(Record(model={"w": torch.tensor([0.0, float("nan")])}, examples=1), sent, Admission())
     'model/w is not finite'
     """
     return _misfit(reply, like) or reply.fault() or _bad_count(reply, rules) or _too_far(reply, like, rules)

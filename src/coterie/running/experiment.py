@@ -25,9 +25,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
-from coterie.data.partitions import PARTITIONS, Partition
+from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
-from coterie.data.pool import Deal, Pool
+from coterie.data.pool import Partition, Pool
 from coterie.data.sources import SOURCES, Source
 from coterie.engines import Engine, Inline, Processes
 from coterie.errors import UserError, nearest
@@ -37,10 +37,10 @@ from coterie.models import MODELS, Architecture
 from coterie.population import ModelsBy, Plan, Population
 from coterie.running.admission import Admission
 from coterie.settings import Registry, explain
-from coterie.site import SERVER, SERVER_PROTOCOLS, Bench
+from coterie.site import SERVER, SERVER_PROTOCOLS, ModelCache
 from coterie.training.settings import Training
 
-__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "Newcomers", "Public", "embedded"]
+__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public", "embedded"]
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -77,7 +77,7 @@ class Public(Section):
 
     source: Annotated[Source, *_one(SOURCES, "data.public.source")]
     samples: Count | None = None
-    """How many training pictures of it; None for all."""
+    """How many training images of it; None for all."""
     sent: bool = False
     """Whether handing it out is counted as setup traffic, or everybody has it already."""
 
@@ -88,13 +88,13 @@ class Data(Section):
     source: Annotated[tuple[Source, ...], *_several(SOURCES, "data.source")]
     """One source, or a list of them that become domains."""
     size: Count | None = None
-    """Pictures become squares of this size."""
+    """Images become squares of this size."""
     channels: Literal[1, 3] | None = None
     train: Count | None = None
     """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
     test: Count | None = None
     validation: Count | None = None
-    """So many labelled training pictures go to the server, for methods that validate there, and to no client."""
+    """So many labelled training images go to the server, for methods that validate there, and to no client."""
     public: Public | None = None
 
     def load(self, folder: Path, seed: int) -> Pool:
@@ -140,7 +140,7 @@ class Evaluation(Section):
     """Stop once the first protocol's accuracy reaches this."""
 
 
-class Newcomers(Section):
+class NewClients(Section):
     """Clients held out of training that join at the end."""
 
     count: Count
@@ -176,12 +176,12 @@ class Experiment(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     data: Data
-    partition: Annotated[Partition, *_one(PARTITIONS, "partition")]
+    partition: Annotated[Partitioner, *_one(PARTITIONS, "partition")]
     model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
     """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
     models_by: ModelsBy = "turn"
     """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
-    spoiled: Clients = ()
+    noisy_labels: Clients = ()
     """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
     method: Annotated[Method, *_one(METHODS, "method")]
     seed: Annotated[int, Field(ge=0)] = 0
@@ -191,7 +191,7 @@ class Experiment(Section):
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     admission: Admission = Field(default_factory=Admission)
-    newcomers: Newcomers | None = None
+    new_clients: NewClients | None = None
     engine: EngineSettings = Field(default_factory=EngineSettings)
     float64: bool = False
     """Compute in double precision."""
@@ -221,7 +221,7 @@ class Experiment(Section):
             assign(table, path, value)
         return Experiment.parse(table)
 
-    def but(self, **changes: Any) -> Experiment:
+    def replace(self, **changes: Any) -> Experiment:
         """This experiment with some of its fields changed, validated again."""
         try:
             return Experiment.model_validate({**dict(self), **changes})
@@ -248,29 +248,29 @@ class Experiment(Section):
         where = data_folder(folder)
         pool, held = self.data.hold_out(self.data.load(where, self.seed), self.seed)
         public = self.data.load_public(where, self.seed)
-        deal = self.partition.deal(pool, self.seed)
-        newcomers = deal.clients - self.clients_in_training(deal)
-        plan = Plan(self.seed, self.model, self.training, self.float64, self.models_by, newcomers, self.spoiled)
-        population = Population(plan, self._spoil(pool, deal), deal, public, held)
+        partition = self.partition.partition(pool, self.seed)
+        new_clients = partition.clients - self.clients_in_training(partition)
+        plan = Plan(self.seed, self.model, self.training, self.float64, self.models_by, new_clients, self.noisy_labels)
+        population = Population(plan, self._with_noisy_labels(pool, partition), partition, public, held)
         self._check(population)
         return population
 
-    def _spoil(self, pool: Pool, deal: Deal) -> Pool:
-        """The pool with other labels in the rows that spoiled clients train on, which nobody else may hold."""
-        _check_clients("spoiled", self.spoiled, deal.clients)
-        holders = np.bincount(np.concatenate([deal.train.flat, deal.validation.flat]), minlength=len(pool))
-        for client in self.spoiled:
-            rows = deal.train[client]
+    def _with_noisy_labels(self, pool: Pool, partition: Partition) -> Pool:
+        """The pool with other labels in the rows that noisy_labels clients train on, which nobody else may hold."""
+        _check_clients("noisy_labels", self.noisy_labels, partition.clients)
+        holders = np.bincount(np.concatenate([partition.train.flat, partition.validation.flat]), minlength=len(pool))
+        for client in self.noisy_labels:
+            rows = partition.train[client]
             if (holders[rows] > 1).any():
                 raise UserError(
-                    f"spoiled = {list(self.spoiled)}: others hold rows of client {client}, expected a partition that shares none"
+                    f"noisy_labels = {list(self.noisy_labels)}: others hold rows of client {client}, expected a partition that shares none"
                 )
-            pool = with_random_labels(pool, rows, stream(self.seed, "spoiled", str(client)))
+            pool = with_random_labels(pool, rows, stream(self.seed, "noisy_labels", str(client)))
         return pool
 
-    def clients_in_training(self, deal: Deal) -> int:
-        """Registered clients, less the newcomers."""
-        return deal.clients - (self.newcomers.count if self.newcomers else 0)
+    def clients_in_training(self, partition: Partition) -> int:
+        """Registered clients, less the new_clients."""
+        return partition.clients - (self.new_clients.count if self.new_clients else 0)
 
     def cohort_size(self, clients: int) -> int:
         """Clients a round."""
@@ -278,9 +278,9 @@ class Experiment(Section):
 
     def _check(self, population: Population) -> None:
         """Impossible combinations, each in a sentence."""
-        method, trained = self.method, self.clients_in_training(population.deal)
+        method, trained = self.method, self.clients_in_training(population.partition)
         if trained < 1:
-            raise UserError(f"newcomers.count = {population.clients - trained}: expected fewer than the {population.clients} clients")
+            raise UserError(f"new_clients.count = {population.clients - trained}: expected fewer than the {population.clients} clients")
         if self.cohort_size(trained) > trained:
             raise UserError(f"cohort = {self.cohort}: expected at most the {trained} clients in training")
         if method.needs_public and population.public is None:
@@ -289,13 +289,13 @@ class Experiment(Section):
             able = [name for name in METHODS if METHODS.find(name).mixes_architectures]
             raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
         if population.public is not None and population.public.shape != population.pool.shape:
-            raise UserError(f"data.public has pictures of {population.public.shape}, expected {population.pool.shape}: set data.size")
+            raise UserError(f"data.public has images of {population.public.shape}, expected {population.pool.shape}: set data.size")
         if isinstance(self.evaluation.clients, tuple):
             _check_clients("evaluation.clients", self.evaluation.clients, trained)
         for protocol in self.protocols:
             self._check_protocol(protocol, population)
         method.check(population)
-        server = population.site(SERVER, 0, Bench())
+        server = population.site(SERVER, 0, ModelCache())
         for base, client in ((server.architecture, SERVER), *((each, 0) for each in dict.fromkeys(self.model))):
             server.model(architecture=method.network(base, client))  # says what does not fit, if anything
 
@@ -303,13 +303,13 @@ class Experiment(Section):
         key = f"evaluation.protocols = '{protocol}'"
         if protocol not in self.method.offers:
             raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
-        if protocol in SERVER_PROTOCOLS and population.deal.permutation is not None:
+        if protocol in SERVER_PROTOCOLS and population.partition.permutation is not None:
             raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
         if protocol in self.method.observes and isinstance(self.evaluation.clients, tuple):
             raise UserError(f"{key}: whoever trains is measured while it does, expected evaluation.clients to be a number")
-        if protocol == "local_val" and not len(population.deal.validation):
+        if protocol == "local_val" and not len(population.partition.validation):
             raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
-        if protocol in ("intra", "inter") and population.deal.domain_of is None:
+        if protocol in ("intra", "inter") and population.partition.domain_of is None:
             raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
 
 
@@ -393,7 +393,7 @@ def _without_nothing(table: dict[str, Any]) -> dict[str, Any]:
 
 def _fields_at(error: ValidationError) -> list[str]:
     """The valid keys where the first error lies."""
-    sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "newcomers": Newcomers, "engine": EngineSettings}
+    sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "new_clients": NewClients, "engine": EngineSettings}
     first = error.errors(include_url=False)[0]
     parents = first["loc"][:-1]
     if not parents:

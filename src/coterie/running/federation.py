@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import torch
 
-from coterie.engines.engine import MEASURE, Engine, Job, Outcome, Stage, TaskError
+from coterie.engines.engine import MEASURE, Engine, Job, Outcome, RunContext, TaskError
 from coterie.engines.worker import memory_file
 from coterie.ledger import Ledger
 from coterie.method import Federation, Reply
 from coterie.record import EMPTY, Record, RecordError, decode, encode
-from coterie.running.admission import Admission, QuorumError, objection
+from coterie.running.admission import Admission, QuorumError, rejection
 from coterie.seeds import generator
-from coterie.site import SERVER, SERVER_PROTOCOLS, Bench, Observation
+from coterie.site import SERVER, SERVER_PROTOCOLS, ModelCache, Observation
 from coterie.training.score import Scores
 
 __all__ = ["Coordinator", "Replies", "draw_cohort"]
@@ -60,7 +60,7 @@ class Replies(Iterator[Reply]):
 class Coordinator(Federation):
     """The Federation that a run hands to its method."""
 
-    stage: Stage
+    context: RunContext
     engine: Engine
     ledger: Ledger
     admission: Admission
@@ -71,20 +71,20 @@ class Coordinator(Federation):
     """Where the time of this round went."""
 
     def __post_init__(self) -> None:
-        self.population = self.stage.population
-        self._bench = Bench()
+        self.population = self.context.population
+        self._bench = ModelCache()
         self._sent = 0
         self._stale: list[Path] = []
         self._open: Replies | None = None
         self._observed: dict[int, list[Observation]] = {}
-        self.stage.live.mkdir(parents=True, exist_ok=True)
+        self.context.live.mkdir(parents=True, exist_ok=True)
         self.begin(0, (), ())
 
     def begin(self, round: int, cohort: Sequence[int], wanted: Sequence[str]) -> None:
         """Enter a round."""
         self.round, self.cohort, self.wanted = round, cohort, tuple(wanted)
         self.server = self.population.site(SERVER, round, self._bench, exhibiting=bool(wanted))
-        self.server.architecture = self.stage.method.network(self.server.architecture, SERVER)
+        self.server.architecture = self.context.method.network(self.server.architecture, SERVER)
         self._asked = 0
         self._observed = {}
         self.seconds.clear()
@@ -108,16 +108,16 @@ class Coordinator(Federation):
     ) -> Replies:
         self.finish()
         asked = tuple(self.cohort if clients is None else clients)
-        letters = self._post(task, message, asked)
+        messages = self._post(task, message, asked)
         self._asked += 1
-        observed = tuple(set(self.wanted) & set(self.stage.method.observes))
-        sizes = self.population.deal.train.sizes
+        observed = tuple(set(self.wanted) & set(self.context.method.observes))
+        sizes = self.population.partition.train.sizes
         jobs = [
             Job(
                 client=client,
                 task=task,
                 round=self.round,
-                message=str(letters[client]),
+                message=str(messages[client]),
                 memory=self.memories.get(client),
                 keep=f"{self.round}-{self._asked}",
                 wanted=observed,
@@ -128,9 +128,9 @@ class Coordinator(Federation):
         ]
 
         def object_to(client: int, reply: Record) -> str | None:
-            return objection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
+            return rejection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
 
-        self._open = Replies(self._admitted(task, jobs, object_to, set(letters.values())))
+        self._open = Replies(self._admitted(task, jobs, object_to, set(messages.values())))
         return self._open
 
     def charge(self, client: int, direction: Literal["up", "down"], kind: str, payload: int) -> None:
@@ -140,23 +140,23 @@ class Coordinator(Federation):
         """Encode each distinct message once, lay it where clients can map it, and book it for every receiver."""
         if isinstance(message, Record):
             path, framed = self._lay(message)
-            letters = dict.fromkeys(clients, (path, framed, message))
+            messages = dict.fromkeys(clients, (path, framed, message))
         else:
             distinct = {id(message[client]): message[client] for client in clients}
             laid = {key: self._lay(content) for key, content in distinct.items()}
-            letters = {client: (*laid[id(message[client])], message[client]) for client in clients}
-        for client, (_, framed, content) in letters.items():
+            messages = {client: (*laid[id(message[client])], message[client]) for client in clients}
+        for client, (_, framed, content) in messages.items():
             self._book(task, client, "down", self._kinds(content), framed, self._samples(content))
-        return {client: path for client, (path, _, _) in letters.items()}
+        return {client: path for client, (path, _, _) in messages.items()}
 
     def _lay(self, message: Record) -> tuple[Path, int]:
         data = encode(message)
         self._sent += 1
-        path = self.stage.live / f"message-{self._sent}.safetensors"
+        path = self.context.live / f"message-{self._sent}.safetensors"
         path.write_bytes(data)
         return path, len(data)
 
-    def _admitted(self, task: str, jobs: Sequence[Job], object_to: Objector, letters: set[Path]) -> Iterator[Reply]:
+    def _admitted(self, task: str, jobs: Sequence[Job], object_to: Objector, messages: set[Path]) -> Iterator[Reply]:
         admitted, objections = 0, []
         try:
             for outcome in self._timed(self.engine.deliver(jobs)):
@@ -168,7 +168,7 @@ class Coordinator(Federation):
                     self._reject(task, outcome.client, problem)
                     objections.append(f"client {outcome.client}: {problem.splitlines()[0]}")
         finally:
-            for path in letters:
+            for path in messages:
                 path.unlink(missing_ok=True)
         if admitted < (needed := self.admission.needed(len(jobs))):
             why = "; ".join(objections[:3])
@@ -202,7 +202,7 @@ class Coordinator(Federation):
 
     def _exhibit(self, client: int | None, shown: Mapping[str, Any]) -> None:
         for name, values in shown.items():
-            how = asdict(self.stage.method.exhibits[name])
+            how = asdict(self.context.method.exhibits[name])
             self.ledger.write("exhibit", round=self.round, client=client, name=name, **how, values=values)
 
     def _fault(self, error: TaskError) -> str:
@@ -217,7 +217,7 @@ class Coordinator(Federation):
     def _remember(self, client: int, version: str | None) -> None:
         before = self.memories.pop(client, None)
         if before not in (None, version):
-            self._stale.append(memory_file(self.stage.folder, client, before))
+            self._stale.append(memory_file(self.context.folder, client, before))
         if version is not None:
             self.memories[client] = version
 
@@ -229,7 +229,7 @@ class Coordinator(Federation):
 
     def _kinds(self, record: Record) -> dict[str, int]:
         """Payload bytes by kind of content; a message without tensors still is one of kind 'control'."""
-        names = self.stage.method.kinds
+        names = self.context.method.kinds
         sizes: dict[str, int] = {}
         for group in record.groups:
             weight = Record({group: record[group]}).payload_bytes
@@ -240,7 +240,7 @@ class Coordinator(Federation):
 
     def _samples(self, record: Record) -> dict[str, int]:
         """By kind of content, how many samples it tells of, where the method says that it has a row for each."""
-        method = self.stage.method
+        method = self.context.method
         rows = {group: [*Record({group: record[group]}).tensors.values()] for group in method.per_sample if group in record}
         return {method.kinds.get(group, group): max(len(each) for each in tensors) for group, tensors in rows.items() if tensors}
 
@@ -260,7 +260,7 @@ class Coordinator(Federation):
         began = time.perf_counter()
         observed = dict(self._observed)
         at_server = tuple(p for p in self.wanted if p in SERVER_PROTOCOLS)
-        at_clients = tuple(p for p in self.wanted if p not in SERVER_PROTOCOLS and p not in self.stage.method.observes)
+        at_clients = tuple(p for p in self.wanted if p not in SERVER_PROTOCOLS and p not in self.context.method.observes)
         path, _ = self._lay(state)
         if at_server:
             length = len(self.server.test)

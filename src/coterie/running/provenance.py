@@ -33,13 +33,13 @@ def code_digest(experiment: Experiment) -> str:
 
 @functools.cache
 def _own_code() -> str:
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     sha = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sha.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
     return sha.hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     packages = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     return {**packages, "python": platform.python_version(), "platform": platform.platform()}

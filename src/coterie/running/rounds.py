@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from coterie.engines.engine import Engine, Stage
+from coterie.engines.engine import Engine, RunContext
 from coterie.engines.worker import memory_file
 from coterie.errors import RunError, UserError
 from coterie.ledger import Ledger, Listener, events
@@ -25,7 +25,7 @@ from coterie.record import Record, read, write
 from coterie.results.summary import summarise
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator, draw_cohort
-from coterie.running.provenance import _versions, code_digest
+from coterie.running.provenance import code_digest, versions
 from coterie.seeds import generator
 
 __all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
@@ -40,7 +40,7 @@ SUMMARY = "summary.json"
 
 
 PLATEAU = 0.005
-"""A newcomer has arrived when its accuracy is this close to its plateau."""
+"""A new client has arrived when its accuracy is this close to its plateau."""
 
 
 class Interrupted(RunError):
@@ -99,7 +99,7 @@ def run(
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
         digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=_versions())
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=versions())
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
@@ -123,7 +123,7 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
         dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
         if checkpoint is None or not checkpoint["done"]:
             at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, versions=_versions())
+            ledger.write("resume", round=at, dropped_bytes=dropped, versions=versions())
         return _go(experiment, population, where, ledger, chosen, checkpoint)
 
 
@@ -137,29 +137,29 @@ def started(folder: Path) -> Experiment:
 
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None) -> Result:
     """From the beginning or from a checkpoint to the summary."""
-    stage = Stage(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
-    clients = tuple(range(experiment.clients_in_training(population.deal)))
-    fed = Coordinator(stage, engine, ledger, experiment.admission, clients)
+    context = RunContext(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
+    clients = tuple(range(experiment.clients_in_training(population.partition)))
+    fed = Coordinator(context, engine, ledger, experiment.admission, clients)
     try:
         with _single_thread():
             if checkpoint is None or not checkpoint["done"]:
-                engine.open(stage)
+                engine.open(context)
             state = _rounds(experiment, fed, folder, checkpoint)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what was done is in {folder}. Go on with: coterie run --resume {folder}") from None
     finally:
         engine.close()
-        shutil.rmtree(stage.live, ignore_errors=True)
+        shutil.rmtree(context.live, ignore_errors=True)
     summary = summarise(events(folder / LEDGER)) | {"digest": _digest(state, fed, folder)}
     _write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return Result(folder, summary, state)
 
 
 def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: Record | None) -> Record:
-    """Every round that is left, then the newcomers."""
+    """Every round that is left, then the new_clients."""
     method = experiment.method
     if checkpoint is None:
-        fed.ledger.write("partition", **fed.population.partition())
+        fed.ledger.write("partition", **fed.population.describe())
         _hand_out_public(experiment, fed)
         state, last = method.start(fed), 0
         fed.finish()
@@ -175,8 +175,8 @@ def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: 
         last += 1
         state, reached = _one_round(experiment, fed, state, last)
         over = reached or last == experiment.rounds
-        _save(folder, fed, state, last, done=over and experiment.newcomers is None, reached=reached)
-    if experiment.newcomers is not None:
+        _save(folder, fed, state, last, done=over and experiment.new_clients is None, reached=reached)
+    if experiment.new_clients is not None:
         _welcome(experiment, fed, state, last)
         _save(folder, fed, state, last, done=True, reached=reached)
     return state
@@ -217,16 +217,16 @@ def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
 
 
 def _welcome(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
-    """Clients held out of training join: each adapts by itself from what the method gives newcomers."""
-    assert experiment.newcomers is not None
-    fed.begin(round + 1, fed.population.newcomers, ())
-    message = experiment.method.welcome(state) | Record(epochs=experiment.newcomers.epochs)
+    """Clients held out of training join: each adapts by itself from what the method gives new_clients."""
+    assert experiment.new_clients is not None
+    fed.begin(round + 1, fed.population.new_clients, ())
+    message = experiment.method.welcome(state) | Record(epochs=experiment.new_clients.epochs)
     for reply in fed.ask("adapt", message):
         curve = [float(value) for value in reply.record.tensors["curve"]]
         tail = curve[-max(1, len(curve) // 5) :]
         plateau = sum(tail) / len(tail)
         arrived = next(epoch for epoch, value in enumerate(curve) if value >= plateau - PLATEAU)
-        fed.ledger.write("newcomer", client=reply.client, accuracy=curve, plateau=plateau, epochs_to_plateau=arrived)
+        fed.ledger.write("new_client", client=reply.client, accuracy=curve, plateau=plateau, epochs_to_plateau=arrived)
         for epoch, value in enumerate(curve):
             found = {"protocol": "new_client", "client": reply.client, "metric": "accuracy", "value": value, "epoch": epoch}
             fed.ledger.write("evaluation", round=round + 1, **found)

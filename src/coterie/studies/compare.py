@@ -83,7 +83,7 @@ def arms_of(
         for point in _points(grid or {}, method):
             label = " ".join([_name(method), *(f"{key.rpartition('.')[2]}={_plain(value)}" for key, value in point.items())])
             at_point = base.overridden(point) if point else base
-            for each in (arm(at_point.but(seed=seed), folder, label) for seed in seeds):
+            for each in (arm(at_point.replace(seed=seed), folder, label) for seed in seeds):
                 arms.setdefault(each.folder, each)
     return list(arms.values())
 
@@ -117,7 +117,7 @@ def compare(
     """
     missing = [each for each in arms if not finished(each)]
     at_once = min(jobs or cores(), len(missing))
-    failed = _Crew(watch, data, alone=at_once == 1).work(missing, at_once)
+    failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
     if failed:
         sentences = "; ".join(f"{each.title}: {reason}" for each, reason in failed.items())
         raise RunError(f"{len(failed)} of {len(arms)} runs failed (the same command tries them again): {sentences}")
@@ -141,7 +141,7 @@ def _offered(experiment: Experiment, method: Method) -> Experiment:
     """The experiment with this method, evaluated under those of its protocols that the method has a model for."""
     settings = experiment.evaluation
     protocols = tuple(protocol for protocol in settings.protocols if protocol in method.offers)
-    return experiment.but(method=method, evaluation=settings.model_copy(update={"protocols": protocols}))
+    return experiment.replace(method=method, evaluation=settings.model_copy(update={"protocols": protocols}))
 
 
 def _has(method: Method, key: str) -> bool:
@@ -163,7 +163,7 @@ def _points(grid: Mapping[str, Sequence[Any]], method: Method) -> Iterator[dict[
     return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
-class _Crew:
+class _ArmRunner:
     """Processes that run arms, and the parent's end of the pipes through which they tell what happens."""
 
     def __init__(self, watch: Watch, data: Path | None, *, alone: bool) -> None:

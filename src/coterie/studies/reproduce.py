@@ -30,8 +30,8 @@ from coterie.studies.compare import Arm, Watch, arm, compare
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
 
-Measure = Literal["rounds", "last", "best", "newcomer epochs", "newcomer accuracy"]
-ACCURACIES = ("last", "best", "newcomer accuracy")
+Measure = Literal["rounds", "last", "best", "new_client epochs", "new_client accuracy"]
+ACCURACIES = ("last", "best", "new_client accuracy")
 """Measures that are shares of 1."""
 Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
 
@@ -58,10 +58,10 @@ class Change(Section):
     target: Share | None = None
     """The accuracy whose first crossing is the cell's number of rounds."""
     measure: Measure | None = None
-    """The first round at the target, the last or best accuracy, the newcomers' epochs until they are near their plateau, or their
+    """The first round at the target, the last or best accuracy, the new clients' epochs until they are near their plateau, or their
     mean accuracy after some epochs."""
     epoch: Annotated[int, Field(ge=0)] | None = None
-    """After which epoch newcomers' accuracy is taken; 0 is before any."""
+    """After which epoch new clients' accuracy is taken; 0 is before any."""
     protocol: str | None = None
     """One of those that the experiment lists, or else the only one."""
     skip: bool = False
@@ -183,7 +183,7 @@ class Recipe(Section):
 
 def recipes() -> dict[str, Path]:
     """The recipes that come with Coterie, by name."""
-    folder = Path(str(resources.files("coterie"))) / "recipes"
+    folder = Path(str(resources.files("coterie.studies"))) / "recipes"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
@@ -318,7 +318,7 @@ def arms_for(recipe: Recipe, scale: str, runs: Path) -> list[Arm]:
 
 
 def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan) -> list[Arm]:
-    return [arm(plan.experiment.but(seed=seed), runs, str(key)) for seed in recipe.scales[scale].seeds]
+    return [arm(plan.experiment.replace(seed=seed), runs, str(key)) for seed in recipe.scales[scale].seeds]
 
 
 def cells_of(recipe: Recipe, scale: str) -> Iterator[tuple[Key, Plan]]:
@@ -382,10 +382,10 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
         for path, value in _leaves(change.set):
             assign(table, path, copy.deepcopy(value))  # a later change may reach into it
     measure, protocol, target, epoch = (_last(changes, name) for name in ("measure", "protocol", "target", "epoch"))
-    needed = {"rounds": target, "newcomer accuracy": epoch}.get(measure, measure)
+    needed = {"rounds": target, "new_client accuracy": epoch}.get(measure, measure)
     if protocol is None or needed is None:
         raise UserError(
-            "a recipe's changes give every cell a measure, a protocol and, for rounds, a target, for newcomer accuracy, an epoch"
+            "a recipe's changes give every cell a measure, a protocol and, for rounds, a target, for new client accuracy, an epoch"
         )
     evaluation = table.get("evaluation", {})
     stops = measure == "rounds" and target not in evaluation.get("targets", ())  # one that is listed is passed, not stopped at
@@ -418,10 +418,10 @@ def _value(plan: Plan, summary: Mapping[str, Any]) -> float | None:
     if plan.measure == "rounds":
         crossing = summary["targets"][plan.protocol][str(plan.target)]["first_crossing"]
         return None if crossing is None else float(crossing["round"])
-    if plan.measure == "newcomer epochs":
-        return float(mean(newcomer["epochs_to_plateau"] for newcomer in summary["newcomers"]))
-    if plan.measure == "newcomer accuracy":
-        return float(mean(newcomer["accuracy"][plan.epoch] for newcomer in summary["newcomers"]))
+    if plan.measure == "new_client epochs":
+        return float(mean(new_client["epochs_to_plateau"] for new_client in summary["new_clients"]))
+    if plan.measure == "new_client accuracy":
+        return float(mean(new_client["accuracy"][plan.epoch] for new_client in summary["new_clients"]))
     return float(summary["protocols"][plan.protocol]["accuracy"][plan.measure])
 
 

@@ -3,7 +3,7 @@
 An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
 extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
 an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
-by sample, or per batch when augmentation makes every picture new. What is known by sample from elsewhere (the consensus of a
+by sample, or per batch when augmentation makes every image new. What is known by sample from elsewhere (the consensus of a
 federation about public data) is looked up in the same way.
 """
 

@@ -3,7 +3,7 @@
 An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
 extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
 an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
-by sample, or per batch when augmentation makes every picture new. What is known by sample from elsewhere (the consensus of a
+by sample, or per batch when augmentation makes every image new. What is known by sample from elsewhere (the consensus of a
 federation about public data) is looked up in the same way.
 """
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from coterie.models import Staged
 
-__all__ = ["CrossEntropy", "Imitation", "Objective", "Proximal", "Step", "divergence"]
+__all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_divergence"]
 
 
 @dataclass
@@ -126,20 +126,20 @@ class Proximal(Objective):
         return 0.5 * torch.stack(distances).sum()
 
 
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(teacher || student) of logits, at temperature 1: summed over classes, averaged over the batch, the teacher detached.
 
-    >>> divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])).item()  # a shift of all logits changes nothing
+    >>> kl_divergence(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]])).item()  # a shift of all logits changes nothing
     0.0
     """
     return F.kl_div(student.log_softmax(1), teacher.detach().log_softmax(1), reduction="batchmean", log_target=True)
 
 
 @dataclass(frozen=True)
-class Imitation(Objective):
+class Distillation(Objective):
     """The divergence of the logits from those of a teacher, found among the frozen outputs by its name."""
 
     teacher: str
 
     def __call__(self, step: Step) -> Tensor:
-        return divergence(step.frozen[self.teacher], step.logits)
+        return kl_divergence(step.frozen[self.teacher], step.logits)

@@ -39,6 +39,6 @@ class Training:
     """Gradient norms above this are scaled down to it; two networks trained side by side are clipped each by itself."""
     augment: Literal["none", "crop-flip"] = "none"
 
-    def but(self, **changes: Any) -> Training:
+    def replace(self, **changes: Any) -> Training:
         """These settings with some of them changed."""
         return replace_fields(self, **changes)

@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.data.partitions.rows import set_aside
-from coterie.data.pool import Deal, Pool, Rows
+from coterie.data.pool import Partition, Pool, Rows
 from coterie.errors import UserError
 from coterie.settings import STRICT, Spec
 
@@ -33,7 +33,7 @@ def stream(seed: int, *purpose: str) -> np.random.Generator:
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Partition(Spec):
+class Partitioner(Spec):
     """How a pool's rows are dealt to clients; a pure function of the pool and the seed.
 
     A partition of one's own implements `hold`; `deal` then takes each client's validation rows from what it holds.
@@ -44,13 +44,13 @@ class Partition(Spec):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of each client's training rows put aside, to the nearest row; at least one row stays for training."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """All that each client holds, and its test slice, before validation rows are put aside."""
         raise NotImplementedError
 
-    def deal(self, pool: Pool, seed: int) -> Deal:
+    def partition(self, pool: Pool, seed: int) -> Partition:
         """The rows of each client; the same pool and seed give the same deal."""
-        whole = self.hold(pool, seed)
+        whole = self.assign(pool, seed)
         sizes = whole.train.sizes
         if not sizes.all():
             raise self.error("clients", f"client {int(np.argmin(sizes))} of {len(sizes)} would hold no training row")

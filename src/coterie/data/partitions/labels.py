@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partition
+from coterie.data.partitions.base import Count, Partitioner
 from coterie.data.partitions.rows import apportion, even, hand_out, held, lift, shares
 from coterie.data.partitions.slices import alike, by_classes
-from coterie.data.pool import Deal, Pool, Rows
+from coterie.data.pool import Partition, Pool, Rows
 from coterie.settings import STRICT
 
 __all__ = ["Classes", "Dirichlet", "Groups", "Shards"]
@@ -20,21 +20,21 @@ __all__ = ["Classes", "Dirichlet", "Groups", "Shards"]
 Group = Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
 
 
-def _by_owner(pool: Pool, owner: Rows, clients: int) -> Deal:
+def _by_owner(pool: Pool, owner: Rows, clients: int) -> Partition:
     train = held(owner, clients)
-    return Deal(train, *by_classes(pool, train))
+    return Partition(train, *by_classes(pool, train))
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Shards(Partition):
+class Shards(Partitioner):
     """Sort by label, cut into `clients * per_client` shards, give each client `per_client` of them at random.
 
     McMahan et al. 2017: 200 shards of 300 over 100 clients, 2 each. Shards differ by at most one row where they do not divide.
     A client is tested on the test rows of the classes it holds.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
-    >>> deal = Shards(clients=2, per_client=2).deal(pool, seed=0)
-    >>> [len(set(pool.y[rows])) for rows in deal.train], deal.tests.sizes.tolist()
+    >>> partition = Shards(clients=2, per_client=2).partition(pool, seed=0)
+    >>> [len(set(pool.y[rows])) for rows in partition.train], partition.tests.sizes.tolist()
     ([2, 2], [2, 2])
     """
 
@@ -42,7 +42,7 @@ class Shards(Partition):
     clients: Count
     per_client: Count = 2
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Shards of the sorted rows."""
         shards = self.clients * self.per_client
         if shards > pool.train:
@@ -56,16 +56,16 @@ class Shards(Partition):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Classes(Partition):
+class Classes(Partitioner):
     """Each client holds `per_client` classes, each class is held by evenly many clients (to within one), and no row by two.
 
     Shi & Radu 2022: 20 clients, 2 classes each, 1,250 samples a class; of CIFAR-10, that is each class at exactly 4 clients.
     A client is tested on the test rows of the classes it holds.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
-    >>> Classes(clients=2, per_client=2, samples=3).deal(pool, seed=0).train.sizes.tolist()
+    >>> Classes(clients=2, per_client=2, samples=3).partition(pool, seed=0).train.sizes.tolist()
     [6, 6]
-    >>> Classes(clients=2, per_client=2, samples=5).deal(pool, seed=0)
+    >>> Classes(clients=2, per_client=2, samples=5).partition(pool, seed=0)
     Traceback (most recent call last):
     ...
     coterie.errors.UserError: partition.samples = 5: class 0 has 3 training rows for 1 client, expected at most 3 (partition 'classes')
@@ -77,7 +77,7 @@ class Classes(Partition):
     samples: Count | None = None
     """Rows of each of its classes that a client gets; None: whoever holds a class divides all of it."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Classes first, then rows of them."""
         labels = self.labels(pool)
         stock = np.bincount(labels, minlength=pool.classes)
@@ -113,13 +113,13 @@ class Classes(Partition):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Groups(Partition):
+class Groups(Partitioner):
     """Classes in groups, and each client holds one group; clients of the same group divide its rows evenly.
 
     FedMMD (Yao et al. 2018): 5 + 5 classes over two clients. A client is tested on the test rows of its group's classes.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
-    >>> [sorted(set(pool.y[rows].tolist())) for rows in Groups(clients=2).deal(pool, seed=0).train]
+    >>> [sorted(set(pool.y[rows].tolist())) for rows in Groups(clients=2).partition(pool, seed=0).train]
     [[0, 1], [2, 3]]
     """
 
@@ -128,7 +128,7 @@ class Groups(Partition):
     groups: Count | Annotated[tuple[Group, ...], Field(strict=False, min_length=1)] | None = None
     """The classes of each group, or into how many groups of neighbouring classes to cut; None: a group a client, at most one a class."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Rows of the classes of each client's group."""
         labels = self.labels(pool)
         groups = self.cut(pool.classes)
@@ -156,7 +156,7 @@ class Groups(Partition):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Dirichlet(Partition):
+class Dirichlet(Partitioner):
     """Each class is divided among all clients in proportions drawn from a Dirichlet distribution: the smaller `alpha`, the more uneven.
 
     As in Yurochkin et al. 2019 and Li et al. 2022 (NIID-Bench), except that they draw again until no client is too small, which may never
@@ -164,7 +164,7 @@ class Dirichlet(Partition):
     with its own label proportions (see `slices.alike`).
 
     >>> pool = Pool(np.zeros((120, 1, 2, 2), np.uint8), np.arange(120) % 3, train=90, classes=3)
-    >>> sizes = Dirichlet(clients=20, alpha=0.001, minimum=4).deal(pool, seed=0).train.sizes
+    >>> sizes = Dirichlet(clients=20, alpha=0.001, minimum=4).partition(pool, seed=0).train.sizes
     >>> int(sizes.sum()), int(sizes.min())
     (90, 4)
     """
@@ -175,7 +175,7 @@ class Dirichlet(Partition):
     minimum: Count = 1
     """Rows that every client has."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Proportions, rows, and the repair of what is too small."""
         labels = self.labels(pool, self.minimum)
         rng = self.stream(seed, "rows")
@@ -184,7 +184,7 @@ class Dirichlet(Partition):
         kind = np.repeat(np.arange(pool.classes), [np.count_nonzero(take) for take in takes])
         owner = hand_out(labels, client, kind, np.concatenate([take[take > 0] for take in takes]), rng)
         train = held(lift(owner, self.clients, self.minimum, rng), self.clients)
-        return Deal(train, *alike(pool, train, self.stream(seed, "tests")))
+        return Partition(train, *alike(pool, train, self.stream(seed, "tests")))
 
     def divide(self, rows: int, rng: np.random.Generator) -> Rows:
         """Rows of one class for each client."""

@@ -1,4 +1,4 @@
-"""Partitions by where a picture comes from: its domain, or the person who wrote it."""
+"""Partitions by where a image comes from: its domain, or the person who wrote it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partition
+from coterie.data.partitions.base import Count, Partitioner
 from coterie.data.partitions.rows import hand_out, held, set_aside, shares
 from coterie.data.partitions.slices import by_domains
-from coterie.data.pool import Deal, Pool, Rows
+from coterie.data.pool import Partition, Pool, Rows
 from coterie.errors import UserError
 from coterie.settings import STRICT
 
@@ -19,14 +19,14 @@ __all__ = ["Domains", "Natural"]
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Domains(Partition):
+class Domains(Partitioner):
     """Each client holds rows of one domain and is tested on the whole test set of that domain.
 
     FCCL (Huang et al. 2022) has four clients, one a digit domain, with 150, 80, 5,000 and 1,800 samples.
 
     >>> pool = Pool(np.zeros((8, 1, 2, 2), np.uint8), np.zeros(8, np.int64), 6, 1, domain=np.arange(8) % 2, domains=("ink", "photo"))
-    >>> deal = Domains(samples=(1, 3)).deal(pool, seed=0)
-    >>> deal.train.sizes.tolist(), deal.domain_of.tolist(), [rows.tolist() for rows in deal.tests]
+    >>> partition = Domains(samples=(1, 3)).partition(pool, seed=0)
+    >>> partition.train.sizes.tolist(), partition.domain_of.tolist(), [rows.tolist() for rows in partition.tests]
     ([1, 3], [0, 1], [[6], [7]])
     """
 
@@ -36,7 +36,7 @@ class Domains(Partition):
     samples: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
     """Random training rows of each domain, in the order of the pool's domains, for all clients of it together; None: all."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Rows of each client's domain."""
         if pool.domain is None:
             raise UserError("partition.name = 'domains': expected data with domains, but these have none")
@@ -47,7 +47,7 @@ class Domains(Partition):
         of_row = pool.domain[: pool.train]
         take = shares(domain_of, self.stock(np.bincount(of_row, minlength=domains), pool.domains))
         owner = hand_out(of_row, np.arange(clients), domain_of, take, self.stream(seed, "rows"))
-        return Deal(held(owner, clients), *by_domains(pool, pool.domain, domain_of), domain_of=domain_of)
+        return Partition(held(owner, clients), *by_domains(pool, pool.domain, domain_of), domain_of=domain_of)
 
     def stock(self, rows: Rows, domains: tuple[str, ...]) -> Rows:
         """Rows of each domain that are dealt, of those there are."""
@@ -62,15 +62,15 @@ class Domains(Partition):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Natural(Partition):
+class Natural(Partitioner):
     """Each client is a person, and holds what that person wrote: MNIST's training set by its 539 writers.
 
     Only official training rows are dealt, so that the official test set (in MNIST: other people) stays whole for a global model. A client
     is tested on a share of its own rows that is held out, at least one if it has two. Rows without a known writer are left out.
 
     >>> pool = Pool(np.zeros((9, 1, 2, 2), np.uint8), np.zeros(9, np.int64), 8, 1, writer=np.array([5, 5, 5, 5, 3, 3, 5, -1, 4]))
-    >>> deal = Natural(test=0.4).deal(pool, seed=0)
-    >>> deal.train.sizes.tolist(), deal.tests.sizes.tolist()
+    >>> partition = Natural(test=0.4).partition(pool, seed=0)
+    >>> partition.train.sizes.tolist(), partition.tests.sizes.tolist()
     ([1, 3], [1, 2])
     """
 
@@ -80,7 +80,7 @@ class Natural(Partition):
     test: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """The share of a writer's rows held out as its test slice, to the nearest row."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Rows of each writer, less those held out."""
         if pool.writer is None:
             raise UserError("partition.name = 'natural': expected data that say who made each sample, but these do not")
@@ -90,7 +90,7 @@ class Natural(Partition):
         whole = held(np.where(people[index] == of_row, index, -1), len(people))
         counts = np.minimum(np.maximum(np.rint(self.test * whole.sizes).astype(np.int64), 1), whole.sizes - 1)
         train, tests = set_aside(whole, counts, self.stream(seed, "tests"))
-        return Deal(train, tests, np.arange(len(people)))
+        return Partition(train, tests, np.arange(len(people)))
 
     def choose(self, writers: Rows, rng: np.random.Generator) -> Rows:
         """Those of the writers who take part."""

@@ -9,48 +9,48 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partition
+from coterie.data.partitions.base import Count, Partitioner
 from coterie.data.partitions.rows import apportion, even, held, level
 from coterie.data.partitions.slices import apart, everything
-from coterie.data.pool import Deal, Pool, Rows
+from coterie.data.pool import Partition, Pool, Rows
 from coterie.settings import STRICT
 
 __all__ = ["IID", "Permuted", "Quantity"]
 
 
-def _at_random(partition: Partition, pool: Pool, seed: int, sizes: Rows) -> Deal:
+def _at_random(partition: Partitioner, pool: Pool, seed: int, sizes: Rows) -> Partition:
     """All training rows at random in parts of the given sizes, the test set at random in even parts."""
     owner = partition.stream(seed, "rows").permutation(np.repeat(np.arange(len(sizes)), sizes))
-    return Deal(held(owner, len(sizes)), *apart(pool, len(sizes), partition.stream(seed, "tests")))
+    return Partition(held(owner, len(sizes)), *apart(pool, len(sizes), partition.stream(seed, "tests")))
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class IID(Partition):
+class IID(Partitioner):
     """Random parts of even size, of the training set and of the test set.
 
     >>> pool = Pool(np.zeros((12, 1, 2, 2), np.uint8), np.arange(12) % 2, train=8, classes=2)
-    >>> deal = IID(clients=4).deal(pool, seed=0)
-    >>> deal.train.sizes.tolist(), deal.tests.sizes.tolist()
+    >>> partition = IID(clients=4).partition(pool, seed=0)
+    >>> partition.train.sizes.tolist(), partition.tests.sizes.tolist()
     ([2, 2, 2, 2], [1, 1, 1, 1])
     """
 
     name: ClassVar[str] = "iid"
     clients: Count
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Even parts."""
         return _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients))
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Quantity(Partition):
+class Quantity(Partitioner):
     """Random parts of uneven size; labels as in the whole, and an even part of the test set each.
 
     A client's size is proportional to exp(spread * z), z standard normal (`log-normal`) or standard exponential
     (`power-law`, a Pareto tail of exponent 1 / spread): either way `spread` is the standard deviation of the log size, and 0 is iid.
 
     >>> pool = Pool(np.zeros((99, 1, 2, 2), np.uint8), np.zeros(99, np.int64), train=99, classes=1)
-    >>> sizes = Quantity(clients=5, minimum=4, spread=2.0).deal(pool, seed=0).train.sizes
+    >>> sizes = Quantity(clients=5, minimum=4, spread=2.0).partition(pool, seed=0).train.sizes
     >>> int(sizes.sum()), bool(sizes.min() >= 4)
     (99, True)
     """
@@ -62,7 +62,7 @@ class Quantity(Partition):
     minimum: Count = 1
     """Rows that every client has; the largest give up what is missing."""
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Parts of the drawn sizes."""
         rng = self.stream(seed, "sizes")
         z = rng.standard_normal(self.clients) if self.law == "log-normal" else rng.standard_exponential(self.clients)
@@ -71,26 +71,26 @@ class Quantity(Partition):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
-class Permuted(Partition):
-    """Even random parts, and each client sees all its pictures, of training and test, in its own order of pixels.
+class Permuted(Partitioner):
+    """Even random parts, and each client sees all its images, of training and test, in its own order of pixels.
 
     FedFusion's user-specific partition (Yao et al., ICIP 2019). Every client is tested on the whole test set, which its own
     order makes a test set of its own.
 
     >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.zeros(6, np.int64), train=4, classes=1)
-    >>> deal = Permuted(clients=2).deal(pool, seed=0)
-    >>> deal.permutation.shape, deal.tests.sizes.tolist(), deal.test_of.tolist()
+    >>> partition = Permuted(clients=2).partition(pool, seed=0)
+    >>> partition.permutation.shape, partition.tests.sizes.tolist(), partition.test_of.tolist()
     ((2, 4), [2], [0, 0])
     """
 
     name: ClassVar[str] = "permuted"
     clients: Count
 
-    def hold(self, pool: Pool, seed: int) -> Deal:
+    def assign(self, pool: Pool, seed: int) -> Partition:
         """Even parts, the whole test set and the orders of pixels."""
         _, height, width = pool.shape
-        deal = _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients))
+        partition = _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients))
         tests, test_of = everything(pool, self.clients)
         orders = np.tile(np.arange(height * width), (self.clients, 1))
         self.stream(seed, "pixels").permuted(orders, axis=1, out=orders)
-        return replace(deal, tests=tests, test_of=test_of, permutation=orders)
+        return replace(partition, tests=tests, test_of=test_of, permutation=orders)

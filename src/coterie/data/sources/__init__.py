@@ -15,8 +15,8 @@ from coterie.data.sources.digits import Digits, DigitStyles
 from coterie.data.sources.domains import DigitDomains
 from coterie.data.sources.huggingface import HuggingFace
 from coterie.data.sources.idx import FashionMnist, Mnist
+from coterie.data.sources.images import Folder, MnistM, OfficeHome, Pacs
 from coterie.data.sources.npz import Npz
-from coterie.data.sources.pictures import Folder, MnistM, OfficeHome, Pacs
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
 from coterie.settings import Registry

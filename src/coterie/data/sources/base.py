@@ -52,7 +52,7 @@ class Found:
 
     paths: tuple[Path, ...]
     samples: tuple[int, int]
-    """Training and test pictures."""
+    """Training and test images."""
     part: bool = False
 
     @property
@@ -74,7 +74,7 @@ class Source(Spec):
     """How to get it, where `coterie data fetch` cannot."""
     files: ClassVar[tuple[File, ...]] = ()
     samples: ClassVar[tuple[int, int]] = (0, 0)
-    """Training and test pictures of the complete set."""
+    """Training and test images of the complete set."""
     classes: ClassVar[int] = 10
     mean: ClassVar[tuple[float, ...]] = (0.5,)
     std: ClassVar[tuple[float, ...]] = (0.5,)
@@ -88,7 +88,7 @@ class Source(Spec):
         got = (pool.train, len(pool) - pool.train)
         if got != found.samples:
             where = found.paths[0].parent if found.paths else folder
-            raise UserError(f"{where} holds {got[0]} + {got[1]} pictures, but {self.name} has {found.samples[0]} + {found.samples[1]}")
+            raise UserError(f"{where} holds {got[0]} + {got[1]} images, but {self.name} has {found.samples[0]} + {found.samples[1]}")
         return pool
 
     def read(self, found: Found) -> Pool:
@@ -143,7 +143,7 @@ class Parted(Source):
             return self.complete(found.paths)
         train, test = read_npz(found.paths[0], self.classes)
         (a, b), (c, d) = found.samples, self.samples
-        note = f"a part of {self.name}: {a:,} of {c:,} training and {b:,} of {d:,} test pictures"
+        note = f"a part of {self.name}: {a:,} of {c:,} training and {b:,} of {d:,} test images"
         return build([train], [test], note=note, **self.about())
 
     def complete(self, paths: tuple[Path, ...]) -> Pool:

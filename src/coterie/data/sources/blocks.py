@@ -1,4 +1,4 @@
-"""Pictures and labels on their way from files to a pool: checked, and blamed on the file they came from."""
+"""Images and labels on their way from files to a pool: checked, and blamed on the file they came from."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Block", "block", "build", "channels_first", "npz_counts", "open_npz"
 
 
 class Block(NamedTuple):
-    """Some pictures, N x C x H x W in any memory order, and their labels."""
+    """Some images, N x C x H x W in any memory order, and their labels."""
 
     x: NDArray[np.uint8]
     y: Rows
 
 
 def block(x: NDArray[Any], y: NDArray[Any], classes: int, path: Path) -> Block:
-    """Checked pictures and labels; a complaint names the file they came from.
+    """Checked images and labels; a complaint names the file they came from.
 
     >>> block(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 7]), 3, Path("x.bin"))
     Traceback (most recent call last):
@@ -32,9 +32,9 @@ def block(x: NDArray[Any], y: NDArray[Any], classes: int, path: Path) -> Block:
     coterie.errors.UserError: x.bin holds the label 7, but labels must be 0..2
     """
     if x.dtype != np.uint8 or x.ndim != 4:
-        raise UserError(f"{path} holds pictures as {x.dtype} of shape {x.shape}, but uint8 of four dimensions was expected")
+        raise UserError(f"{path} holds images as {x.dtype} of shape {x.shape}, but uint8 of four dimensions was expected")
     if len(x) != len(y):
-        raise UserError(f"{path} holds {len(x)} pictures but {len(y)} labels")
+        raise UserError(f"{path} holds {len(x)} images but {len(y)} labels")
     labels = np.asarray(y).astype(np.int64)
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
@@ -88,7 +88,7 @@ def npz_counts(path: Path) -> tuple[int, int]:
 
 
 def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tuple[Block, Block]:
-    """Training and test pictures of a `.npz`; without `tested` the test set may be absent, and then is empty."""
+    """Training and test images of a `.npz`; without `tested` the test set may be absent, and then is empty."""
     with open_npz(path) as arrays:
         needed = ("x_train", "y_train", "x_test", "y_test")
         held = {key: np.asarray(arrays[key]) for key in needed if key in arrays}
@@ -99,17 +99,17 @@ def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tu
     held.setdefault("y_test", held["y_train"][:0])
     for key in ("y_train", "y_test"):
         if held[key].ndim != 1 or not np.issubdtype(held[key].dtype, np.integer):
-            raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number a picture")
+            raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number a image")
     if classes is None:
         classes = 1 + max((int(held[key].max()) for key in ("y_train", "y_test") if len(held[key])), default=0)
     train, test = (block(channels_first(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
     if train.x.shape[1:] != test.x.shape[1:]:
-        raise UserError(f"{path} holds training pictures of shape {train.x.shape[1:]} but test pictures of shape {test.x.shape[1:]}")
+        raise UserError(f"{path} holds training images of shape {train.x.shape[1:]} but test images of shape {test.x.shape[1:]}")
     return train, test
 
 
 def channels_first(x: NDArray[Any]) -> NDArray[Any]:
-    """N x H x W and N x H x W x C pictures as N x C x H x W views; C is 1 or 3, and what is already so stays.
+    """N x H x W and N x H x W x C images as N x C x H x W views; C is 1 or 3, and what is already so stays.
 
     >>> [channels_first(np.zeros(shape)).shape for shape in [(5, 8, 8), (5, 8, 8, 3), (5, 1, 8, 8)]]
     [(5, 1, 8, 8), (5, 3, 8, 8), (5, 1, 8, 8)]

@@ -46,7 +46,7 @@ class Batches(pickle.Unpickler):
 
 
 def read_batch(path: Path, key: str, classes: int) -> Block:
-    """Pictures and the labels under `key` of one python batch."""
+    """Images and the labels under `key` of one python batch."""
     with reading(path), path.open("rb") as stream:
         # latin1: the official files were pickled by Python 2, whose strings hold the pixels' bytes
         held = {k.decode() if isinstance(k, bytes) else k: v for k, v in Batches(stream, encoding="latin1").load().items()}
@@ -56,7 +56,7 @@ def read_batch(path: Path, key: str, classes: int) -> Block:
 
 
 def read_binary(path: Path) -> Block:
-    """Pictures and labels of one binary batch: a label byte, then 3 x 32 x 32 pixels, again and again."""
+    """Images and labels of one binary batch: a label byte, then 3 x 32 x 32 pixels, again and again."""
     with reading(path):
         rows = np.fromfile(path, np.uint8).reshape(-1, ROW)
     return block(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0], 10, path)

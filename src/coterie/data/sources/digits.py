@@ -23,7 +23,7 @@ __all__ = ["DigitStyles", "Digits"]
 
 @dataclass(frozen=True, config=STRICT)
 class Digits(Source):
-    """1,797 digits; the fifth, tenth, fifteenth... picture of each class is in the test set, in the order of scikit-learn.
+    """1,797 digits; the fifth, tenth, fifteenth... image of each class is in the test set, in the order of scikit-learn.
 
     >>> pool = Digits().load(Path())
     >>> len(pool), pool.train, pool.shape, int(pool.x.max())

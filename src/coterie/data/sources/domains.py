@@ -12,7 +12,7 @@ from coterie.data.compose import join, resize
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.idx import Mnist
-from coterie.data.sources.pictures import MnistM
+from coterie.data.sources.images import MnistM
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
 from coterie.settings import STRICT
@@ -24,7 +24,7 @@ SUBSTITUTE = "MNIST-M in place of SYN"
 
 @dataclass(frozen=True, config=STRICT)
 class DigitDomains(Source):
-    """MNIST, USPS, SVHN and MNIST-M as one pool of 32x32 colour pictures."""
+    """MNIST, USPS, SVHN and MNIST-M as one pool of 32x32 colour images."""
 
     name: ClassVar[str] = "digit-domains"
     licence: ClassVar[str] = "as mnist, usps, svhn, mnist-m"

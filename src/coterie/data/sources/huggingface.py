@@ -20,7 +20,7 @@ __all__ = ["HuggingFace"]
 
 @dataclass(frozen=True, config=STRICT)
 class HuggingFace(Source):
-    """The splits `train` and `test` of a saved dataset, with pictures in one column and whole-number labels in another."""
+    """The splits `train` and `test` of a saved dataset, with images in one column and whole-number labels in another."""
 
     name: ClassVar[str] = "huggingface"
     how: ClassVar[str] = 'say where: path = "a/folder" made by save_to_disk; needs `pip install coterie[huggingface]`'
@@ -30,7 +30,7 @@ class HuggingFace(Source):
     image: str = "image"
     label: str = "label"
     size: Annotated[int, Field(ge=0)] = 0
-    """Height and width to which every picture is resampled; 0 leaves them as they are, and then all must be alike."""
+    """Height and width to which every image is resampled; 0 leaves them as they are, and then all must be alike."""
 
     def found(self, folder: Path) -> Found | None:
         root = folder / Path(self.path).expanduser()
@@ -49,7 +49,7 @@ class HuggingFace(Source):
         train = self.half(splits["train"], root)
         test = self.half(splits["test"], root) if "test" in splits else Block(train.x[:0], train.y[:0])
         if train.x.shape[1:] != test.x.shape[1:]:
-            raise UserError(f"{root} holds training pictures of shape {train.x.shape[1:]} but test pictures of shape {test.x.shape[1:]}")
+            raise UserError(f"{root} holds training images of shape {train.x.shape[1:]} but test images of shape {test.x.shape[1:]}")
         half = (0.5,) * train.x.shape[1]
         return build([train], [test], classes=1 + int(max(train.y.max(initial=0), test.y.max(initial=0))), mean=half, std=half)
 
@@ -59,16 +59,16 @@ class HuggingFace(Source):
             if column not in split.column_names:
                 raise UserError(f"{root} has no column '{column}': {nearest(column, split.column_names)}")
         with reading(root):
-            pixels = [self.pixels(picture) for picture in split[self.image]]
+            pixels = [self.pixels(image) for image in split[self.image]]
             shapes = sorted({p.shape for p in pixels})
             if len(shapes) != 1:
-                raise UserError(f"{root} holds pictures of {len(shapes)} shapes, such as {shapes[:2]}; set size to resample them")
+                raise UserError(f"{root} holds images of {len(shapes)} shapes, such as {shapes[:2]}; set size to resample them")
             labels = np.asarray(split[self.label])
         return block(channels_first(np.stack(pixels)), labels, 1 + int(labels.max()), root)
 
-    def pixels(self, picture: Any) -> Any:
-        """One picture as uint8, H x W or H x W x 3; palettes and transparency become plain colour."""
-        plain = picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
+    def pixels(self, image: Any) -> Any:
+        """One image as uint8, H x W or H x W x 3; palettes and transparency become plain colour."""
+        plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
         return np.asarray(plain.resize((self.size, self.size), 2) if self.size else plain)  # 2 is Pillow's BILINEAR
 
 

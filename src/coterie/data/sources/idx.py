@@ -51,7 +51,7 @@ def mirrored(folder: str, roots: tuple[str, ...], known: tuple[tuple[str, int], 
 
 
 class Idx(Source):
-    """Four idx files: training pictures and labels, test pictures and labels."""
+    """Four idx files: training images and labels, test images and labels."""
 
     def read(self, found: Found) -> Pool:
         def half(images: Path, labels: Path) -> Block:
@@ -61,9 +61,9 @@ class Idx(Source):
 
 
 def channelled(x: NDArray[Any], path: Path) -> NDArray[Any]:
-    """N x H x W pictures with their one channel."""
+    """N x H x W images with their one channel."""
     if x.ndim != 3:
-        raise UserError(f"{path} has {x.ndim} dimensions, but pictures have 3")
+        raise UserError(f"{path} has {x.ndim} dimensions, but images have 3")
     return x[:, None]
 
 

@@ -17,7 +17,7 @@ __all__ = ["Npz"]
 
 @dataclass(frozen=True, config=STRICT)
 class Npz(Source):
-    """Pictures as uint8, N x H x W or N x H x W x C or N x C x H x W; there are as many classes as the largest label says."""
+    """Images as uint8, N x H x W or N x H x W x C or N x C x H x W; there are as many classes as the largest label says."""
 
     name: ClassVar[str] = "npz"
     how: ClassVar[str] = 'say where: path = "a/file.npz", with x_train, y_train, x_test and y_test'

@@ -20,7 +20,7 @@ ROOT = "http://ufldl.stanford.edu/housenumbers/"
 
 
 def read_mat(path: Path) -> Block:
-    """Pictures (stored H x W x C x N) and labels of one file."""
+    """Images (stored H x W x C x N) and labels of one file."""
     from scipy.io import loadmat  # here, because few runs need it
 
     with reading(path):

@@ -24,7 +24,7 @@ ROOT = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"
 
 
 def read_libsvm(path: Path) -> Block:
-    """Pictures of 16x16 and labels 0..9."""
+    """Images of 16x16 and labels 0..9."""
     from sklearn.datasets import load_svmlight_file  # here, because it takes seconds
 
     with reading(path):

@@ -84,7 +84,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
         "clients": _clients(comparison),
         "partitions": _partitions(comparison),
         "traffic": _traffic(comparison),
-        "newcomers": _newcomers(comparison),
+        "new_clients": _new_clients(comparison),
         "exhibits": exhibits_of(comparison),
         "rejected": _rejected(comparison),
         "seconds": _seconds(comparison),
@@ -272,17 +272,17 @@ def _traffic(comparison: Comparison) -> dict[str, Any]:
     return {"kinds": kinds, "bars": bars, "table": table(columns, rows, expand, "A run, on average over seeds.")}
 
 
-def _newcomers(comparison: Comparison) -> dict[str, Any] | None:
+def _new_clients(comparison: Comparison) -> dict[str, Any] | None:
     """Accuracy of clients that join at the end, by epochs of their own training."""
     curves, rows = [], []
     for arm in comparison.arms:
-        found = [event for run in arm.runs for event in run.newcomers]
+        found = [event for run in arm.runs for event in run.new_clients]
         columns = list(zip(*(event["accuracy"] for event in found), strict=False))
         curves.append(
             {"mean": [mean(c) for c in columns], "low": [min(c) for c in columns], "high": [max(c) for c in columns]} if found else None
         )
         for run in arm.runs:
-            for event in run.newcomers:
+            for event in run.new_clients:
                 start, plateau = share(event["accuracy"][0]), share(event["plateau"])
                 rows.append([arm.label, run.seed, event["client"], start, plateau, event["epochs_to_plateau"]])
     columns_shown = ["method", "seed", "client", "on arrival", "plateau", "epochs to plateau"]

@@ -1,4 +1,4 @@
-"""What a method put on show, made small enough to draw, without knowing the method: lines, bars, heat maps, pictures."""
+"""What a method put on show, made small enough to draw, without knowing the method: lines, bars, heat maps, images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.results.report.gather import Comparison
 from coterie.results.report.numbers import thin
 from coterie.results.report.read import Run
 
-__all__ = ["exhibits_of", "pictures_of", "sheet"]
+__all__ = ["exhibits_of", "images_of", "sheet"]
 
 SIDE = 96
 """Rows and columns of a drawn heat map; larger ones are averaged in blocks."""
@@ -96,10 +96,10 @@ def _drawn(events: Sequence[Event]) -> dict[str, Any] | None:
                 small = _blocks(values)
                 note = "" if small.shape == values.shape else f"averaged in blocks from {values.shape[0]} x {values.shape[1]}"
                 return {"values": small.tolist(), "note": note}
-            case "pictures", 2 | 3:
+            case "images", 2 | 3:
                 stack = values if values.ndim == 3 else values[None]
                 address = sheet(stack[:PICTURES])
-                return {"values": address, "shape": list(pictures_of(address).shape), "note": _first(PICTURES, len(stack), "pictures")}
+                return {"values": address, "shape": list(images_of(address).shape), "note": _first(PICTURES, len(stack), "images")}
     except (ValueError, TypeError):
         pass
     return None
@@ -130,29 +130,29 @@ def _blocks(matrix: Array) -> Array:
     return matrix
 
 
-def sheet(pictures: Array) -> str:
-    """Grey pictures side by side in one PNG, as a data address; what is not finite is black.
+def sheet(images: Array) -> str:
+    """Grey images side by side in one PNG, as a data address; what is not finite is black.
 
     >>> sheet(np.zeros((3, 8, 8)))[:22]
     'data:image/png;base64,'
     """
-    rows = list(_rows(pictures))
+    rows = list(_rows(images))
     out = io.BytesIO()
     Image.fromarray(np.vstack(rows)).save(out, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def pictures_of(address: str) -> NDArray[np.uint8]:
+def images_of(address: str) -> NDArray[np.uint8]:
     """The pixels behind a data address that `sheet` made.
 
-    >>> pictures_of(sheet(np.ones((1, 2, 2)))).tolist()
+    >>> images_of(sheet(np.ones((1, 2, 2)))).tolist()
     [[128, 128, 128, 128], [128, 255, 255, 128], [128, 255, 255, 128], [128, 128, 128, 128]]
     """
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))))
 
 
-def _rows(pictures: Array, columns: int = 12, gap: int = 1) -> Iterator[NDArray[np.uint8]]:
-    levels = (255 * np.clip(np.nan_to_num(pictures), 0, 1)).round().astype(np.uint8)
+def _rows(images: Array, columns: int = 12, gap: int = 1) -> Iterator[NDArray[np.uint8]]:
+    levels = (255 * np.clip(np.nan_to_num(images), 0, 1)).round().astype(np.uint8)
     framed = np.pad(levels, ((0, 0), (gap, gap), (gap, gap)), constant_values=128)
     columns = min(columns, len(framed))
     empty = np.full_like(framed[0], 128)

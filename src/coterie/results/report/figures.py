@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from coterie.results.report.exhibits import exhibits_of, pictures_of
+from coterie.results.report.exhibits import exhibits_of, images_of
 from coterie.results.report.gather import Comparison
 from coterie.results.report.numbers import axis_of, curve_of, kinds_by_size, kinds_of, protocols_of, targets_of
 from coterie.results.report.style import BYTES, HATCHES, PER_CENT, blank, colour, line_of, save, styled
@@ -211,8 +211,8 @@ def _draw_heatmap(figure: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
             axes.text(column, row, f"{value:.1f}", ha="center", va="center", color="white" if value > 0.6 * most else "black", fontsize=7)
 
 
-def _draw_pictures(_: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
-    axes.imshow(pictures_of(shown["values"]), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+def _draw_images(_: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
+    axes.imshow(images_of(shown["values"]), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_axis_off()
 
 
@@ -220,5 +220,5 @@ DRAWN: dict[str, Callable[[Figure, Axes, Mapping[str, Any]], None]] = {
     "lines": _draw_lines,
     "bars": _draw_bars,
     "heatmap": _draw_heatmap,
-    "pictures": _draw_pictures,
+    "images": _draw_images,
 }

@@ -359,18 +359,18 @@
     section.append(chart.node, tablePanel("table-traffic", "Bytes by kind and direction", () => D.traffic.table).node);
   };
 
-  const newcomers = () => {
-    if (!D.newcomers) return;
-    const section = open("newcomers", "Newcomers", "Clients kept out of the training that join at the end: how well they do on arrival, and after epochs of their own training.");
+  const newClients = () => {
+    if (!D.new_clients) return;
+    const section = open("new-clients", "New clients", "Clients kept out of the training that join at the end: how well they do on arrival, and after epochs of their own training.");
     const make = () => {
-      const list = arms.filter((i) => D.newcomers.curves[i] && visible(i));
-      const epochs = (i) => D.newcomers.curves[i].mean.map((_, k) => k);
-      const data = [...list.flatMap((i) => bandOf(i, epochs(i), D.newcomers.curves[i].low, D.newcomers.curves[i].high)),
-        ...list.map((i) => lineOf(i, epochs(i), D.newcomers.curves[i].mean, { hovertemplate: `<b>${D.arms[i].label}</b><br>epoch %{x}: %{y:.2%}<extra></extra>` }))];
-      return { data, layout: { xaxis: { title: { text: "epochs of own training" } }, yaxis: { title: { text: "accuracy of newcomers" }, tickformat: ".1~%" } } };
+      const list = arms.filter((i) => D.new_clients.curves[i] && visible(i));
+      const epochs = (i) => D.new_clients.curves[i].mean.map((_, k) => k);
+      const data = [...list.flatMap((i) => bandOf(i, epochs(i), D.new_clients.curves[i].low, D.new_clients.curves[i].high)),
+        ...list.map((i) => lineOf(i, epochs(i), D.new_clients.curves[i].mean, { hovertemplate: `<b>${D.arms[i].label}</b><br>epoch %{x}: %{y:.2%}<extra></extra>` }))];
+      return { data, layout: { xaxis: { title: { text: "epochs of own training" } }, yaxis: { title: { text: "accuracy of new clients" }, tickformat: ".1~%" } } };
     };
-    const chart = chartPanel("chart-newcomers", "Accuracy of newcomers", make, { legend: legendOf(() => figures.forEach((each) => each()), (i) => D.newcomers.curves[i]), note: () => "Lines are means over newcomers and seeds; bands reach from the lowest to the highest." });
-    section.append(chart.node, tablePanel("table-newcomers", "Newcomers one by one", () => D.newcomers.table, true).node);
+    const chart = chartPanel("chart-new-clients", "Accuracy of new clients", make, { legend: legendOf(() => figures.forEach((each) => each()), (i) => D.new_clients.curves[i]), note: () => "Lines are means over new clients and seeds; bands reach from the lowest to the highest." });
+    section.append(chart.node, tablePanel("table-new-clients", "New clients one by one", () => D.new_clients.table, true).node);
   };
 
   const exhibits = () => {
@@ -457,7 +457,7 @@
   clients();
   partition();
   traffic();
-  newcomers();
+  newClients();
   exhibits();
   rejected();
   seconds();

@@ -73,7 +73,7 @@ class Run:
     where: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Where the seconds went."""
     rejected: list[Event] = field(default_factory=list)
-    newcomers: list[Event] = field(default_factory=list)
+    new_clients: list[Event] = field(default_factory=list)
     resumes: list[Event] = field(default_factory=list)
     exhibits: dict[tuple[str, int | None], list[Event]] = field(default_factory=dict)
     """Name and client -> every round's values for lines, only the latest for all else."""
@@ -210,8 +210,8 @@ class _Reader:
                     run.where[place] += seconds
             case "rejected":
                 run.rejected.append({key: event[key] for key in ("round", "task", "client", "reason")})
-            case "newcomer":
-                run.newcomers.append({key: event[key] for key in ("client", "accuracy", "plateau", "epochs_to_plateau")})
+            case "new_client":
+                run.new_clients.append({key: event[key] for key in ("client", "accuracy", "plateau", "epochs_to_plateau")})
             case "resume":
                 run.resumes.append(event)
             case "end":
@@ -229,7 +229,7 @@ class _Reader:
             self._numbers[rest] = self._contents.setdefault(content, len(self._contents))
 
     def _take_evaluation(self, event: Event, line: bytes) -> None:
-        if "epoch" in event:  # a newcomer's, who has a line of its own
+        if "epoch" in event:  # a new_client's, who has a line of its own
             return
         protocol, metric, who, seen = event["protocol"], event["metric"], event["client"], Seen(int(event["round"]), float(event["value"]))
         if "domain" in event:

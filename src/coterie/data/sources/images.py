@@ -1,8 +1,8 @@
-"""Pictures in folders: `domain/class/*.jpg`, the layout of Office-Home and PACS, and MNIST-M's list of pictures.
+"""Images in folders: `domain/class/*.jpg`, the layout of Office-Home and PACS, and MNIST-M's list of images.
 
 A tree of domains has no official test set, so one is drawn: from every class of every domain, by a seed, each class
-keeping at least one picture for training. A picture that occurs twice in the tree (some do, under two names) is never
-drawn, so no training picture is in the test set. Pictures become squares of `size` by bilinear resampling, without cropping.
+keeping at least one image for training. A image that occurs twice in the tree (some do, under two names) is never
+drawn, so no training image is in the test set. Images become squares of `size` by bilinear resampling, without cropping.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
 from coterie.settings import STRICT
 
-__all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_pictures"]
+__all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_images"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-def read_pictures(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
-    """Pictures as colour squares, N x 3 x size x size."""
+def read_images(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
+    """Images as colour squares, N x 3 x size x size."""
     from PIL import Image  # here, because few runs need it
 
     x = np.empty((len(paths), 3, size, size), np.uint8)
     for row, path in zip(x, paths, strict=True):
         try:
-            with Image.open(path) as picture:
-                square = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-        except Exception as error:  # a damaged picture makes Pillow raise OSError, SyntaxError, struct.error and others
-            raise UserError(f"{path} does not decode as a picture: {error}") from None
+            with Image.open(path) as image:
+                square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        except Exception as error:  # a damaged image makes Pillow raise OSError, SyntaxError, struct.error and others
+            raise UserError(f"{path} does not decode as a image: {error}") from None
         row[:] = np.asarray(square).transpose(2, 0, 1)
     return x
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A walk through `domain/class/picture`, sorted at every level."""
+    """A walk through `domain/class/image`, sorted at every level."""
 
     domains: tuple[str, ...]
     classes: tuple[str, ...]
@@ -57,14 +57,14 @@ class Tree:
 
 
 def walk(root: Path) -> Tree:
-    """The tree below `root`; every domain must have every class, and every class a picture."""
+    """The tree below `root`; every domain must have every class, and every class a image."""
     domains = below(root)
     if not domains:
         raise UserError(f"{root} holds no folders; it must hold domain/class/*.jpg")
     classes = sorted({kind.name for domain in domains for kind in below(domain)})
     if not classes:
         raise UserError(f"{domains[0]} holds no class folders; {root} must hold domain/class/*.jpg")
-    rows = [(path, d, c) for d, domain in enumerate(domains) for c, name in enumerate(classes) for path in pictures(domain / name)]
+    rows = [(path, d, c) for d, domain in enumerate(domains) for c, name in enumerate(classes) for path in images(domain / name)]
     names = tuple(domain.name for domain in domains)
     numbers = [np.array(column, dtype=np.int64) for column in ([d for _, d, _ in rows], [c for _, _, c in rows])]
     return Tree(names, tuple(classes), tuple(path for path, _, _ in rows), *numbers)
@@ -75,8 +75,8 @@ def below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
 
 
-def pictures(folder: Path) -> list[Path]:
-    """The pictures of one class, sorted; none is an error."""
+def images(folder: Path) -> list[Path]:
+    """The images of one class, sorted; none is an error."""
     if not folder.is_dir():
         raise UserError(f"{folder} is missing: every domain must have every class")
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
@@ -86,7 +86,7 @@ def pictures(folder: Path) -> list[Path]:
 
 
 def draw_test(tree: Tree, x: NDArray[np.uint8], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which pictures are for testing: of every class in every domain the same share, never one that occurs twice."""
+    """Which images are for testing: of every class in every domain the same share, never one that occurs twice."""
     marks = [row.tobytes() for row in x]
     times = Counter(marks)
     single = np.array([times[mark] == 1 for mark in marks])
@@ -113,7 +113,7 @@ class Folder(Source):
 
     path: str
     size: Annotated[int, Field(gt=0)] = 32
-    """Height and width to which every picture is resampled."""
+    """Height and width to which every image is resampled."""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of every class in every domain that is kept for testing."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -135,7 +135,7 @@ class Folder(Source):
         if not root.is_dir():
             raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
         tree = walk(root)
-        x = read_pictures(tree.paths, self.size)
+        x = read_images(tree.paths, self.size)
         test = draw_test(tree, x, self.test, self.seed)
         order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
         return Pool(
@@ -151,9 +151,9 @@ class Folder(Source):
         )
 
     def note(self, held: int) -> str:
-        """What to tell of a tree with fewer pictures than the published one."""
+        """What to tell of a tree with fewer images than the published one."""
         total = sum(self.samples)
-        return f"a part of {self.name}: {held:,} of {total:,} pictures" if held < total else ""
+        return f"a part of {self.name}: {held:,} of {total:,} images" if held < total else ""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -175,7 +175,7 @@ class Pacs(Folder):
 
 @dataclass(frozen=True, config=STRICT)
 class OfficeHome(Folder):
-    """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world pictures of 65 classes."""
+    """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world images of 65 classes."""
 
     name: ClassVar[str] = "office-home"
     licence: ClassVar[str] = "fair use notice; non-commercial research"
@@ -208,9 +208,9 @@ class MnistM(Parted):
 
 
 def read_list(path: Path) -> Block:
-    """Pictures named in a text file, one `name label` a line, in the folder beside it that it is named after."""
+    """Images named in a text file, one `name label` a line, in the folder beside it that it is named after."""
     with reading(path):
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
     folder = path.with_name(path.name.removesuffix("_labels.txt"))
-    return block(read_pictures([folder / name for name in names], 32), labels, 10, path)
+    return block(read_images([folder / name for name in names], 32), labels, 10, path)
