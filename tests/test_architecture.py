@@ -14,17 +14,15 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"named", "record", "seeds", "ledger"},
-    {"summary", "contrast", "data", "models", "optim", "selection"},
-    {"fit", "tables", "progress", "track"},
-    {"site", "watch", "report"},
-    {"method", "terms"},
-    {"methods", "engines", "admission"},
-    {"federation", "experiment"},
-    {"rounds"},
-    {"compare", "testing"},
-    {"reproduce"},
-    {"data_cli"},
+    {"record", "seeds", "settings", "ledger", "protocols"},
+    {"data", "models", "results"},
+    {"training"},
+    {"site"},
+    {"population"},
+    {"method"},
+    {"methods", "engines"},
+    {"running"},
+    {"testing", "studies"},
     {"cli"},
     {"__main__"},
 ]
@@ -69,21 +67,12 @@ def test_there_is_one_training_loop() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "backward"
     ]
-    assert calls == ["fit.py"]
+    assert calls == ["training/loop.py"]
 
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "coterie.ledger",
-        "coterie.results.summary",
-        "coterie.results.tables",
-        "coterie.cli.progress",
-        "coterie.results.statistics",
-        "coterie.cli.trackers",
-        "coterie.cli.watch",
-        "coterie.results.report",
-    ],
+    ["coterie.ledger", "coterie.protocols", "coterie.results.report", "coterie.cli.watch", "coterie.cli.trackers", "coterie.cli.main"],
 )
 def test_what_reads_ledgers_does_not_need_torch(module) -> None:
     code = f"import sys, {module}; assert 'torch' not in sys.modules"

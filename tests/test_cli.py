@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from coterie import cli
+from coterie.cli import main as cli
 
 
 def coterie(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:

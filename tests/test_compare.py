@@ -246,7 +246,7 @@ def test_the_formats_hold_the_same_numbers() -> None:
 
 
 def test_the_command_line(tmp_path, capsys, monkeypatch) -> None:
-    from coterie import cli
+    from coterie.cli import main as cli
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coterie.engines import Processes
-from coterie.engines.engine import MEASURE, Job, Stage
+from coterie.engines.engine import MEASURE, Job, RunContext
 from coterie.record import Record, write
 from coterie.running.experiment import Experiment
 from coterie.site import SERVER, ModelCache
@@ -37,7 +37,7 @@ def test_two_workers_hold_the_data_once(data_folder, tmp_path) -> None:
     for workers in (1, 2):
         folder = tmp_path / str(workers)
         engine = Processes(workers)
-        engine.open(Stage(plan.method, population, folder))
+        engine.open(RunContext(plan.method, population, folder))
         write(state, folder / "live" / "state.safetensors")
         # Every worker reads every image: all clients' test slices, and the server's, several times over.
         look = {"task": MEASURE, "round": 1, "message": str(folder / "live" / "state.safetensors")}

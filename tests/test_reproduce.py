@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.data.partitions import IID
 from coterie.models import CNN
 from coterie.studies.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.cli.trackers import tracking
 from coterie.errors import UserError
 from coterie.ledger import events

@@ -12,12 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.data.partitions import IID, PARTITIONS, Classes, Dirichlet, Domains, Groups, Natural, Partitioner, Permuted, Quantity, Shards
+from coterie.data.partitions import (
+    IID,
+    PARTITIONS,
+    Classes,
+    Dirichlet,
+    Domains,
+    Groups,
+    Natural,
+    Partitioner,
+    Permuted,
+    Quantity,
+    Shards,
+)
 from coterie.data.partitions.rows import apportion, even, level
 from coterie.data.pool import Partition, Pool, Ragged
 from coterie.errors import UserError
 
-DEAL_ALL = ("iid", "shards", "groups", "dirichlet", "quantity", "permuted", "domains")
+HAND_OUT_ALL = ("iid", "shards", "groups", "dirichlet", "quantity", "permuted", "domains")
 
 
 def pool_of(train: int, test: int, classes: int, seed: int = 0, domains: int = 2, writers: int = 4) -> Pool:
@@ -65,19 +77,19 @@ def same(a: Partition, b: Partition) -> bool:
 
 @given(cases(), seeds)
 def test_laws_of_every_partition(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
-    partition = partition.partition(pool, seed)
-    partitioned = np.concatenate([partition.train.flat, partition.validation.flat])
-    assert len(np.unique(partitioned)) == len(partitioned), "a row was dealt twice"
-    assert partitioned.min() >= 0
-    assert partitioned.max() < pool.train
-    assert partition.name not in DEAL_ALL or len(partitioned) == pool.train
+    pool, partitioner = case
+    partition = partitioner.partition(pool, seed)
+    handed_out = np.concatenate([partition.train.flat, partition.validation.flat])
+    assert len(np.unique(handed_out)) == len(handed_out), "a row was handed out twice"
+    assert handed_out.min() >= 0
+    assert handed_out.max() < pool.train
+    assert partitioner.name not in HAND_OUT_ALL or len(handed_out) == pool.train
     assert partition.train.sizes.min() >= 1
-    assert partition.clients == (partition.clients or 4)
+    assert partition.clients == (partitioner.clients or 4)
     assert len(partition.test_of) == partition.clients
     assert partition.test_of.max() < len(partition.tests)
-    if partition.name == "natural":
-        assert not np.intersect1d(partitioned, partition.tests.flat).size
+    if partitioner.name == "natural":
+        assert not np.intersect1d(handed_out, partition.tests.flat).size
     else:
         assert ((partition.tests.flat >= pool.train) & (partition.tests.flat < len(pool))).all()
     assert all(len(np.unique(rows)) == len(rows) for rows in partition.tests), "a slice names a row twice"
@@ -85,14 +97,14 @@ def test_laws_of_every_partition(case: tuple[Pool, Partitioner], seed: int) -> N
 
 @given(cases(), seeds)
 def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
+    pool, partitioner = case
     before = pool.y.copy()
-    assert same(partition.partition(pool, seed), partition.partition(pool, seed))
+    assert same(partitioner.partition(pool, seed), partitioner.partition(pool, seed))
     assert (pool.y == before).all()
 
 
 @pytest.mark.parametrize(
-    "partition",
+    "partitioner",
     [
         IID(clients=5),
         Shards(clients=5),
@@ -104,24 +116,24 @@ def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partitioner], seed:
         Domains(clients=5),
         Natural(),
     ],
-    ids=lambda partition: partition.name,
+    ids=lambda partitioner: partitioner.name,
 )
-def test_another_seed_is_another_deal(partition: Partitioner) -> None:
+def test_another_seed_is_another_partition(partitioner: Partitioner) -> None:
     pool = pool_of(300, 100, 6)
-    assert not same(partition.partition(pool, 0), partition.partition(pool, 1))
+    assert not same(partitioner.partition(pool, 0), partitioner.partition(pool, 1))
 
 
 @given(cases(), seeds)
 def test_validation_comes_out_of_what_a_client_would_train_on(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
-    without, partition = replace(partition, validation=0.0).partition(pool, seed), partition.partition(pool, seed)
+    pool, partitioner = case
+    without, partition = replace(partitioner, validation=0.0).partition(pool, seed), partitioner.partition(pool, seed)
     assert len(without.validation) == 0
     assert lists(without.tests) == lists(partition.tests)
-    if not partition.validation:
+    if not partitioner.validation:
         return
     for whole, train, validation in zip(without.train, partition.train, partition.validation, strict=True):
         assert sorted([*train, *validation]) == sorted(whole)
-        assert len(validation) == min(round(partition.validation * len(whole)), len(whole) - 1)
+        assert len(validation) == min(round(partitioner.validation * len(whole)), len(whole) - 1)
 
 
 @given(pools, seeds)
@@ -138,22 +150,23 @@ def test_one_client_alone_gets_everything(pool: Pool, seed: int) -> None:
 
 @given(cases(("iid", "permuted", "shards")), seeds)
 def test_even_sizes(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
-    sizes = partition.partition(pool, seed).train.sizes + (partition.partition(pool, seed).validation.sizes if partition.validation else 0)
-    assert sizes.max() - sizes.min() <= (partition.per_client if isinstance(partition, Shards) else 1)
+    pool, partitioner = case
+    found = partitioner.partition(pool, seed)
+    sizes = found.train.sizes + (found.validation.sizes if partitioner.validation else 0)
+    assert sizes.max() - sizes.min() <= (partitioner.per_client if isinstance(partitioner, Shards) else 1)
 
 
 @given(cases(("dirichlet", "quantity")), seeds)
 def test_the_minimum_is_honoured(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
-    assert isinstance(partition, Dirichlet | Quantity)
-    assert replace(partition, validation=0.0).partition(pool, seed).train.sizes.min() >= partition.minimum
+    pool, partitioner = case
+    assert isinstance(partitioner, Dirichlet | Quantity)
+    assert replace(partitioner, validation=0.0).partition(pool, seed).train.sizes.min() >= partitioner.minimum
 
 
 @given(cases(("shards", "classes", "groups")), seeds)
 def test_slices_are_the_test_rows_of_the_classes_held(case: tuple[Pool, Partitioner], seed: int) -> None:
-    pool, partition = case
-    partition = replace(partition, validation=0.0).partition(pool, seed)
+    pool, partitioner = case
+    partition = replace(partitioner, validation=0.0).partition(pool, seed)
     for client, rows in enumerate(partition.train):
         expected = pool.train + np.flatnonzero(np.isin(pool.y[pool.train :], pool.y[rows]))
         assert sorted(partition.tests[partition.test_of[client]]) == expected.tolist()

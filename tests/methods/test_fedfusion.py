@@ -29,13 +29,13 @@ from torch import nn
 from coterie.errors import UserError
 from coterie.method import Federation, Reply
 from coterie.methods import FedAvg, FedFusion, FedProx
+from coterie.methods.regularisers import L2Term, MMDTerm, ProximalTerm
 from coterie.models import MODELS, CifarCNN
 from coterie.models.fused import Blend, ConvFusion, Fused
 from coterie.record import EMPTY, Record, read
 from coterie.running.experiment import Experiment
 from coterie.seeds import scoped
 from coterie.site import SERVER, ModelCache, Site
-from coterie.terms import L2Term, MMDTerm, ProximalTerm
 from coterie.testing import check_method
 from coterie.training.optimisers import Sgd
 from coterie.training.score import score

@@ -15,9 +15,9 @@ from tests.methods.two_stream import Patches, assert_same, by_hand, cifar_experi
 
 from coterie.errors import UserError
 from coterie.methods import FedAvg, FedMMD, FedProx, TwoStreamL2
+from coterie.methods.regularisers import MMD, L2Term, MMDTerm, ProximalTerm, SquaredDistance, Term, mmd2
 from coterie.models import MLP
 from coterie.running.experiment import Experiment
-from coterie.terms import MMD, L2Term, MMDTerm, ProximalTerm, SquaredDistance, Term, mmd2
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
 

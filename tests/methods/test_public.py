@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from coterie import federation
 from coterie.engines import Inline, Processes
 from coterie.engines.worker import Memories, memory_file
 from coterie.errors import UserError
@@ -25,6 +24,7 @@ from coterie.methods import FCCL, FedAvg, FedDF, FedDFClient, FedMatchPublic, Fe
 from coterie.methods.fccl import CrossCorrelation, correlation, lockstep_batches
 from coterie.models.additive import added, apart
 from coterie.record import Record, encode, read
+from coterie.running import federation
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
 from coterie.site import SERVER, ModelCache

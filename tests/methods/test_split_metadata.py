@@ -26,12 +26,12 @@ from coterie.engines import Inline, Job, Outcome
 from coterie.errors import UserError
 from coterie.ledger import Event
 from coterie.methods import FedAvg, SplitMetadata
+from coterie.methods.regularisers import ProximalTerm
 from coterie.methods.split_metadata import FewShot, MetaTraining, Upper, misfit, prototypes
 from coterie.models import MODELS, Architecture, Staged
 from coterie.record import Record, decode, encode
 from coterie.running.experiment import Experiment
 from coterie.site import SERVER, ModelCache
-from coterie.terms import ProximalTerm
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
 from coterie.training.optimisers import Sgd
@@ -371,7 +371,7 @@ PEAK = """
 import resource, sys, torch
 from coterie.running.experiment import Experiment
 from coterie.methods import SplitMetadata
-from coterie.site import Bench
+from coterie.site import ModelCache
 
 torch.set_num_threads(1)
 images, budget = int(sys.argv[1]), int(sys.argv[2])
@@ -380,7 +380,7 @@ table = {"name": "peak", "data": {"source": "digits", "size": 32, "channels": 3}
 method = SplitMetadata(level="G1", budget=2, memory_mb=budget)
 def site(train):
     plan = Experiment.parse(table).overridden({"data.train": train}).but(method=method)
-    return plan.population().site(0, 1, Bench())
+    return plan.population().site(0, 1, ModelCache())
 method.metadata(site(256), site(256).fresh())  # whatever is allocated once
 whole, before = site(images), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 method.metadata(whole, whole.fresh())

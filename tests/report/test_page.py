@@ -15,7 +15,7 @@ from statistics import mean, stdev
 import pytest
 from tests.report.ledgers import ROUNDS, accuracy, write_run
 
-from coterie import cli
+from coterie.cli import main as cli
 from coterie.ledger import events
 from coterie.results.report import gather, render, write_figures
 from coterie.results.report.content import content

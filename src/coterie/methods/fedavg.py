@@ -13,10 +13,10 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from coterie.method import Exhibit, Federation, Method, Weighting, task, weighted_mean
+from coterie.methods.regularisers import Terms
 from coterie.record import Record
 from coterie.settings import STRICT
 from coterie.site import SERVER, Site
-from coterie.terms import Terms
 from coterie.training.loop import Fitted, Frozen
 from coterie.training.objectives import CrossEntropy, Objective
 

@@ -14,8 +14,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.regularisers import L2Term, MMDTerm, Output, Terms
 from coterie.settings import STRICT
-from coterie.terms import L2Term, MMDTerm, Output, Terms
 
 __all__ = ["FedMMD", "TwoStreamL2"]
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.regularisers import ProximalTerm, Terms
 from coterie.settings import STRICT
-from coterie.terms import ProximalTerm, Terms
 
 __all__ = ["FedProx"]
 
