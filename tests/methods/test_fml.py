@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from pydantic.dataclasses import dataclass
 from tests.methods import oracle_mutual as oracle
 from torch import Tensor, nn
 
@@ -31,7 +30,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.federation import draw_cohort
 from coterie.running.rounds import Interrupted, Result, resume, run
 from coterie.seeds import generator, seed_of
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
@@ -42,7 +41,7 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 WEIGHTS = [(0.5, 0.5), (0.3, 0.8), (1.0, 0.4), (0.6, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Flat(Architecture):
     """One dense layer: what the oracle trains by hand."""
 

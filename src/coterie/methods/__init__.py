@@ -52,7 +52,6 @@ METHODS: Registry[Method] = Registry(
         FedDFClient,
         RCFLPublic,
         FedMatchPublic,
-        SplitMetadata,
         Local,
         Centralised,
     ],

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
-
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from typing import Literal
 
 from coterie.errors import RunError
 from coterie.record import Record
-from coterie.settings import STRICT
+from coterie.settings import Count, Positive, PositiveShare, spec
 
 __all__ = ["Admission", "QuorumError", "rejection"]
 
@@ -19,7 +16,7 @@ class QuorumError(RunError):
     """Too few replies were admitted for the round to go on."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Admission:
     """How strict the server is.
 
@@ -27,11 +24,11 @@ class Admission:
     5
     """
 
-    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    quorum: PositiveShare = 0.5
     """The share of the clients asked whose replies must be admitted."""
-    max_norm: Annotated[float, Field(gt=0)] | None = None
+    max_norm: Positive | None = None
     """The largest L2 distance of a reply from what it was compared with."""
-    max_examples: Annotated[int, Field(ge=1)] = 10_000_000
+    max_examples: Count = 10_000_000
     faults: Literal["stop", "drop"] = "stop"
     """A client's task that raises stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
 
