@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.engines import Inline, Job, Outcome, Processes
 from coterie.engines.worker import memory_file
-from coterie.errors import UserError
+from coterie.errors import Interrupted, UserError
 from coterie.ledger import Event, events
 from coterie.method import Federation, Reply, weighted_mean
 from coterie.methods import FML, FedAvg, Local
@@ -28,7 +28,7 @@ from coterie.models.pair import PairNet
 from coterie.record import EMPTY, Record, decode, read
 from coterie.running.experiment import Experiment
 from coterie.running.federation import draw_cohort
-from coterie.running.rounds import Interrupted, Result, resume, run
+from coterie.running.rounds import Result, resume, run
 from coterie.seeds import generator, seed_of
 from coterie.settings import spec
 from coterie.site import SERVER, ModelCache

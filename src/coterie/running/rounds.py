@@ -18,7 +18,7 @@ import torch
 
 from coterie.engines.engine import Engine, RunContext
 from coterie.engines.worker import memory_file
-from coterie.errors import RunError, UserError
+from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, Listener, events
 from coterie.population import Population
 from coterie.record import Record, read, write
@@ -28,7 +28,7 @@ from coterie.running.federation import Coordinator, draw_cohort
 from coterie.running.provenance import code_digest, versions
 from coterie.seeds import generator
 
-__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["Result", "new_folder", "resume", "run", "started"]
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -41,10 +41,6 @@ SUMMARY = "summary.json"
 
 PLATEAU = 0.005
 """A new client has arrived when its accuracy is this close to its plateau."""
-
-
-class Interrupted(RunError):
-    """Stopped from outside; what was done is on disk."""
 
 
 @dataclass(frozen=True)
