@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from coterie.engines import Inline, Processes
-from coterie.errors import UserError
+from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, events
 from coterie.method import Exhibit, task
 from coterie.methods import FedAvg, Local
@@ -25,7 +25,7 @@ from coterie.record import Record, read
 from coterie.results.summary import summarise
 from coterie.running.experiment import Experiment, NewClients
 from coterie.running.provenance import code_digest
-from coterie.running.rounds import Interrupted, new_folder, resume, run
+from coterie.running.rounds import new_folder, resume, run
 from coterie.testing import small_experiment
 
 

@@ -21,12 +21,12 @@ import torch
 
 from coterie.engines import Engine, Inline, Job, Outcome, Processes, TaskError
 from coterie.engines.worker import Performer
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Interrupted
 from coterie.ledger import Event, Listener
 from coterie.method import Method
 from coterie.record import Record
 from coterie.running.experiment import Experiment
-from coterie.running.rounds import Interrupted, Result, resume, run
+from coterie.running.rounds import Result, resume, run
 from coterie.site import Site
 
 __all__ = ["ConformanceError", "check_method", "small_experiment"]

@@ -39,31 +39,38 @@ def some(n: int, *shape: int) -> np.ndarray[Any, Any]:
 
 
 class TinyMnist(Mnist):
+    name = Mnist.name
     samples = (6, 2)
 
 
 class TinyFashion(FashionMnist):
+    name = FashionMnist.name
     samples = (6, 2)
     system = Path("/nowhere")
 
 
 class TinyUsps(Usps):
+    name = Usps.name
     samples = (3, 1)
 
 
 class TinyCifar10(Cifar10):
+    name = Cifar10.name
     samples = (10, 2)
 
 
 class TinyCifar100(Cifar100):
+    name = Cifar100.name
     samples = (4, 2)
 
 
 class TinySvhn(Svhn):
+    name = Svhn.name
     samples = (5, 2)
 
 
 class TinyMnistM(MnistM):
+    name = MnistM.name
     samples = (3, 1)
 
 

@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from pydantic.dataclasses import dataclass
 from tests.methods import oracle_mutual as oracle
 from torch import Tensor, nn
 
 from coterie.engines import Inline, Job, Outcome, Processes
 from coterie.engines.worker import memory_file
-from coterie.errors import UserError
+from coterie.errors import Interrupted, UserError
 from coterie.ledger import Event, events
 from coterie.method import Federation, Reply, weighted_mean
 from coterie.methods import FML, FedAvg, Local
@@ -29,9 +28,9 @@ from coterie.models.pair import PairNet
 from coterie.record import EMPTY, Record, decode, read
 from coterie.running.experiment import Experiment
 from coterie.running.federation import draw_cohort
-from coterie.running.rounds import Interrupted, Result, resume, run
+from coterie.running.rounds import Result, resume, run
 from coterie.seeds import generator, seed_of
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
@@ -42,7 +41,7 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 WEIGHTS = [(0.5, 0.5), (0.3, 0.8), (1.0, 0.4), (0.6, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Flat(Architecture):
     """One dense layer: what the oracle trains by hand."""
 

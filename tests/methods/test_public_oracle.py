@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from pydantic.dataclasses import dataclass
 from tests.methods import oracle_public as oracle
 from torch import nn
 
@@ -28,7 +27,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.federation import draw_cohort
 from coterie.running.rounds import run
 from coterie.seeds import generator, scoped, seed_of
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import SERVER, ModelCache, Site
 from coterie.training.objectives import Step
 from coterie.training.optimisers import Adam, Optimiser, Sgd
@@ -194,7 +193,7 @@ ADAM, SGD = Adam(lr=0.02, weight_decay=1e-3), Sgd(lr=0.1, momentum=0.5, weight_d
 CLIENTS, COHORT, ROUNDS, PUBLIC = 5, 3, 3, 24
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Flat(Architecture):
     """One dense layer."""
 

@@ -296,7 +296,7 @@ def main() -> None:
         sys.exit(130)
     except CoterieError as error:
         Console(stderr=True).print(f"[bold red]error:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(_exit_code(error))
+        sys.exit(error.exit_code)
     except Exception as error:
         if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
             sys.stderr.write(f"error: {error.format_message()}\n")
@@ -308,9 +308,3 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _exit_code(error: CoterieError) -> int:
-    if isinstance(error, UserError):
-        return 2
-    return 130 if type(error).__name__ == "Interrupted" else 1

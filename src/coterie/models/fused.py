@@ -11,12 +11,11 @@ import copy
 from typing import ClassVar, Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged, staged
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Blend", "ConvFusion", "Fused", "FusedNet", "Operator", "Start", "last_map"]
 
@@ -85,7 +84,7 @@ class FusedNet(nn.Module):
         return self.classify(self.features(x))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Fused(Architecture):
     """A staged network with a fusion after one of its levels.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
 from coterie.errors import RunError
 from coterie.record import Record
-from coterie.settings import spec
+from coterie.settings import Count, Positive, PositiveShare, spec
 
 __all__ = ["Admission", "QuorumError", "per_sample", "rejection"]
 
@@ -27,11 +26,11 @@ class Admission:
     5
     """
 
-    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    quorum: PositiveShare = 0.5
     """The share of the clients asked whose replies must be admitted."""
-    max_norm: Annotated[float, Field(gt=0)] | None = None
+    max_norm: Positive | None = None
     """The largest L2 distance of a reply from what it was compared with."""
-    max_examples: Annotated[int, Field(ge=1)] = 10_000_000
+    max_examples: Count = 10_000_000
     faults: Literal["stop", "drop"] = "stop"
     """A client's task that raises stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
 

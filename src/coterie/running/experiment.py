@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
@@ -38,34 +38,14 @@ from coterie.population import ModelsBy, Plan, Population
 from coterie.protocols import find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
-from coterie.settings import Registry, explain
+from coterie.settings import Count, PositiveShare, ProperShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
 
 __all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public", "embedded"]
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-Clients = tuple[Annotated[int, Field(ge=0)], ...]
+Clients = tuple[Whole, ...]
 """By their numbers, from 0."""
-
-
-def _one(registry: Registry[Any], key: str) -> Any:
-    """How a field that names one thing is read and written."""
-    return BeforeValidator(lambda value: registry.resolve(value, key)), PlainSerializer(registry.dump)
-
-
-def _several(registry: Registry[Any], key: str) -> Any:
-    """How a field that names one thing or a list of them is read (always as a tuple) and written."""
-
-    def resolve(value: Any) -> tuple[Any, ...]:
-        return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
-
-    return BeforeValidator(resolve), PlainSerializer(lambda specs: [registry.dump(each) for each in specs])
-
-
-def _annotated(kind: Any, metadata: Any) -> Any:
-    return Annotated[(kind, *metadata)]
 
 
 class Section(BaseModel):
@@ -77,7 +57,7 @@ class Section(BaseModel):
 class Public(Section):
     """Unlabelled data that every participant, and the server, holds."""
 
-    source: Annotated[Source, *_one(SOURCES, "data.public.source")]
+    source: Annotated[Source, field_of(SOURCES, "data.public.source")]
     samples: Count | None = None
     """How many training images of it; None for all."""
     sent: bool = False
@@ -87,7 +67,7 @@ class Public(Section):
 class Data(Section):
     """What is learned from."""
 
-    source: Annotated[tuple[Source, ...], *_several(SOURCES, "data.source")]
+    source: Annotated[tuple[Source, ...], fields_of(SOURCES, "data.source")]
     """One source, or a list of them that become domains."""
     size: Count | None = None
     """Images become squares of this size."""
@@ -141,9 +121,9 @@ class Evaluation(Section):
     """The same for the last round, unless clients are named by number."""
     metrics: tuple[str, ...] = ()
     """Metrics of your own, functions of logits and labels, as `package.module:function`; beside accuracy, top-5 accuracy and loss."""
-    targets: tuple[Share, ...] = ()
+    targets: tuple[ProperShare, ...] = ()
     """Accuracies whose rounds and bytes to reach are reported."""
-    stop_at: Share | None = None
+    stop_at: ProperShare | None = None
     """Stop once the first protocol's accuracy reaches this."""
 
 
@@ -187,19 +167,19 @@ class Experiment(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     data: Data
-    partition: Annotated[Partitioner, *_one(PARTITIONS, "partition")]
-    model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
+    partition: Annotated[Partitioner, field_of(PARTITIONS, "partition")]
+    model: Annotated[tuple[Architecture, ...], fields_of(MODELS, "model")]
     """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
     models_by: ModelsBy = "turn"
     """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
     noisy_labels: Clients = ()
     """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
-    method: Annotated[Method, *_one(METHODS, "method")]
-    seed: Annotated[int, Field(ge=0)] = 0
-    pretraining: Annotated[int, Field(ge=0)] = 0
+    method: Annotated[Method, field_of(METHODS, "method")]
+    seed: Whole = 0
+    pretraining: Whole = 0
     """Epochs that every client trains its own model alone before it first takes part, in methods whose clients have one."""
     rounds: Count = 10
-    cohort: Count | Annotated[float, Field(gt=0, le=1)] = 1.0
+    cohort: Count | PositiveShare = 1.0
     """Clients a round: a number of them, or a share as a decimal."""
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)

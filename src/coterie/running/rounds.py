@@ -19,7 +19,7 @@ import torch
 
 from coterie.engines.engine import Engine, RunContext
 from coterie.engines.worker import memory_file
-from coterie.errors import RunError, UserError
+from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, Listener, events
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
@@ -30,7 +30,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
 from coterie.running.provenance import code_digest, versions
 
-__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["Result", "new_folder", "resume", "run", "started"]
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -44,10 +44,6 @@ SUMMARY = "summary.json"
 LABEL_BYTES = 8
 PLATEAU = 0.005
 """A new client has arrived when its accuracy is this close to its plateau."""
-
-
-class Interrupted(RunError):
-    """Stopped from outside; what was done is on disk."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partitioner
+from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import apportion, even, hand_out, held, lift, shares
 from coterie.data.partitions.slices import alike, by_classes
 from coterie.data.pool import Partition, Pool, Rows
-from coterie.settings import STRICT
+from coterie.settings import Count, Positive, spec
 
 __all__ = ["Classes", "Dirichlet", "Groups", "Shards"]
 
@@ -25,7 +24,7 @@ def _by_owner(pool: Pool, owner: Rows, clients: int) -> Partition:
     return Partition(train, *by_classes(pool, train))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Shards(Partitioner):
     """Sort by label, cut into `clients * per_client` shards, give each client `per_client` of them at random.
 
@@ -55,7 +54,7 @@ class Shards(Partitioner):
         return _by_owner(pool, owner, self.clients)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Classes(Partitioner):
     """Each client holds `per_client` classes, each class is held by evenly many clients (to within one), and no row by two.
 
@@ -112,7 +111,7 @@ class Classes(Partitioner):
         return shares(kind, stock) if self.samples is None else np.full(len(kind), self.samples)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Groups(Partitioner):
     """Classes in groups, and each client holds one group; clients of the same group divide its rows evenly.
 
@@ -155,7 +154,7 @@ class Groups(Partitioner):
         return groups
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Dirichlet(Partitioner):
     """Each class is divided among all clients in proportions drawn from a Dirichlet distribution: the smaller `alpha`, the more uneven.
 
@@ -171,7 +170,7 @@ class Dirichlet(Partitioner):
 
     name: ClassVar[str] = "dirichlet"
     clients: Count
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    alpha: Positive = 0.5
     minimum: Count = 1
     """Rows that every client has."""
 

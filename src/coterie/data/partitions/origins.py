@@ -6,19 +6,18 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partitioner
+from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import hand_out, held, set_aside, shares
 from coterie.data.partitions.slices import by_domains
 from coterie.data.pool import Partition, Pool, Rows
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import Count, ProperShare, spec
 
 __all__ = ["Domains", "Natural"]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Domains(Partitioner):
     """Each client holds rows of one domain and is tested on the whole test set of that domain.
 
@@ -61,7 +60,7 @@ class Domains(Partitioner):
         return np.array(self.samples, np.int64)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Natural(Partitioner):
     """Each client is a person, and holds what that person wrote: MNIST's training set by its 539 writers.
 
@@ -77,7 +76,7 @@ class Natural(Partitioner):
     name: ClassVar[str] = "natural"
     clients: Count | None = None
     """None: every writer, in order of their numbers. Fewer: that many, drawn at random."""
-    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    test: ProperShare = 0.2
     """The share of a writer's rows held out as its test slice, to the nearest row."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:

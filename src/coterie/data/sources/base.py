@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic.dataclasses import dataclass
-
 from coterie.data.pool import Pool
 from coterie.data.sources.blocks import build, npz_counts, read_npz
 from coterie.errors import UserError
-from coterie.settings import STRICT, Spec
+from coterie.settings import Spec, spec
 
 __all__ = ["File", "Found", "Parted", "Source"]
 
@@ -120,7 +118,7 @@ class Source(Spec):
         return {"classes": self.classes, "mean": self.mean, "std": self.std}
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Parted(Source):
     """A source of which a part may lie in the data folder as one `.npz`."""
 

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from coterie.data.compose import join
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import block, build
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["DigitStyles", "Digits"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Digits(Source):
     """1,797 digits; the fifth, tenth, fifteenth... image of each class is in the test set, in the order of scikit-learn.
 
@@ -54,7 +53,7 @@ class Digits(Source):
         return build([train], [held], **self.about())
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class DigitStyles(Source):
     """The 8x8 digits in four styles that stand for domains: as they are, inverted, turned by a quarter, and noisy.
 

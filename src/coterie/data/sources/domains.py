@@ -6,8 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
-
 from coterie.data.compose import join, resize
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
@@ -15,14 +13,14 @@ from coterie.data.sources.idx import Mnist
 from coterie.data.sources.images import MnistM
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.usps import Usps
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["DigitDomains"]
 
 SUBSTITUTE = "MNIST-M in place of SYN"
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class DigitDomains(Source):
     """MNIST, USPS, SVHN and MNIST-M as one pool of 32x32 colour images."""
 

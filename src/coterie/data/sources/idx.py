@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.blocks import Block, block, build, open_npz, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["FashionMnist", "Mnist", "read_idx"]
 
@@ -67,7 +66,7 @@ def channelled(x: NDArray[Any], path: Path) -> NDArray[Any]:
     return x[:, None]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Mnist(Idx):
     """MNIST (LeCun, Cortes and Burges), with who wrote each digit where `mnist/writers.npz` is there."""
 
@@ -103,7 +102,7 @@ def read_writers(path: Path, pool: Pool) -> Rows:
     return np.concatenate(halves)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FashionMnist(Idx):
     """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), from the data folder or from Debian's package."""
 

@@ -12,18 +12,16 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import Found, Parted, Source
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import Count, ShareBelowOne, Whole, spec
 
 __all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_images"]
 
@@ -102,7 +100,7 @@ def draw_test(tree: Tree, x: NDArray[np.uint8], fraction: float, seed: int) -> N
     return test
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Folder(Source):
     """Any tree `domain/class/*.jpg` (or .png); a relative `path` is under the data folder."""
 
@@ -112,11 +110,11 @@ class Folder(Source):
     std: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
 
     path: str
-    size: Annotated[int, Field(gt=0)] = 32
+    size: Count = 32
     """Height and width to which every image is resampled."""
-    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    test: ShareBelowOne = 0.2
     """Share of every class in every domain that is kept for testing."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Whole = 0
     """Decides the split."""
 
     def found(self, folder: Path) -> Found | None:
@@ -156,7 +154,7 @@ class Folder(Source):
         return f"a part of {self.name}: {held:,} of {total:,} images" if held < total else ""
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Pacs(Folder):
     """PACS (Li et al., 2017): photos, art paintings, cartoons and sketches of seven classes."""
 
@@ -173,7 +171,7 @@ class Pacs(Folder):
         return "; ".join(filter(None, ("PACS in place of Office-Home", super().note(held))))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class OfficeHome(Folder):
     """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world images of 65 classes."""
 
@@ -186,7 +184,7 @@ class OfficeHome(Folder):
     path: str = "office-home"
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class MnistM(Parted):
     """MNIST-M (Ganin et al., 2016) as published, in `mnist_m/`, or the part `mnistm-4k.npz`."""
 
