@@ -137,7 +137,8 @@ class Federation:
 
         Args:
             task: the name of a `@task` of the method.
-            message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once.
+            message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once, and a client
+                that there is no message for is not asked.
             like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
                 A tensor without rows, such as `torch.empty(0, 10)`, stands for any number of rows, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.

@@ -19,7 +19,7 @@ import torch
 
 from coterie.engines.engine import Engine, RunContext
 from coterie.engines.worker import memory_file
-from coterie.errors import Interrupted, UserError
+from coterie.errors import Interrupted, RunError, UserError
 from coterie.ledger import Ledger, Listener, events
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
