@@ -74,17 +74,21 @@ class Replies(Iterator[Reply]):
     """Admitted replies in the clients' order, each handed over as soon as it and those before it are there.
 
     >>> replies = Replies(iter([Reply(0, Record(examples=600))]))
-    >>> [reply.client for reply in replies], replies.guests
-    ([0], {})
+    >>> [reply.client for reply in replies], replies.count, replies.guests
+    ([0], 1, {})
     """
 
     def __init__(self, source: Iterator[Reply], guests: Mapping[int, Record] | None = None) -> None:
         self._source = source
         self._waiting: list[Reply] = []
         self._guests = {} if guests is None else guests
+        self.count = 0
+        """How many have been looked at."""
 
     def __next__(self) -> Reply:
-        return self._waiting.pop(0) if self._waiting else next(self._source)
+        reply = self._waiting.pop(0) if self._waiting else next(self._source)
+        self.count += 1
+        return reply
 
     def drain(self) -> None:
         """Wait for whatever is still out."""
