@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.errors import CoterieError, RunError, UserError
-    from coterie.method import Federation, Method, Reply, task, weighted_mean
+    from coterie.method import Federation, Method, Reply, means, task
     from coterie.record import Record
     from coterie.running.experiment import Experiment
     from coterie.running.rounds import Result, resume, run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("CoterieError", "RunError", "UserError"),
-    "method": ("Federation", "Method", "Reply", "task", "weighted_mean"),
+    "method": ("Federation", "Method", "Reply", "means", "task"),
     "record": ("Record",),
     "running.experiment": ("Experiment",),
     "running.rounds": ("Result", "resume", "run"),
@@ -48,10 +48,10 @@ __all__ = [
     "Site",
     "Training",
     "UserError",
+    "means",
     "resume",
     "run",
     "task",
-    "weighted_mean",
 ]
 
 

@@ -140,7 +140,7 @@ def _plain(value: Any) -> str:
 def _offered(experiment: Experiment, method: Method) -> Experiment:
     """The experiment with this method, evaluated under those of its protocols that the method has a model for."""
     settings = experiment.evaluation
-    protocols = tuple(protocol for protocol in settings.protocols if protocol in method.offers)
+    protocols = tuple(protocol for protocol in settings.protocols if protocol in method.protocols)
     return experiment.replace(method=method, evaluation=settings.model_copy(update={"protocols": protocols}))
 
 
