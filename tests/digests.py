@@ -47,7 +47,10 @@ CASES: dict[str, dict[str, Any]] = {
     "fedfusion multi": {**_method("fedfusion", operator="multi"), "model": CNN},
     "fedfusion single": {**_method("fedfusion", operator="single"), "model": CNN},
     "fedfusion personal": {**_method("fedfusion", personal=True), "model": CNN},
-    "fml": {**_method("fml", meme={"name": "mlp", "hidden": [8]}, alpha={"name": "piecewise", "values": [[1, 0.9], [2, 0.5]]}), "model": MIXED["model"]},
+    "fml": {
+        **_method("fml", meme={"name": "mlp", "hidden": [8]}, alpha={"name": "piecewise", "values": [[1, 0.9], [2, 0.5]]}),
+        "model": MIXED["model"],
+    },
     "split-metadata": {**_method("split-metadata", budget=3, server={"epochs": 3}), "model": CNN},
     "fccl": {**_method("fccl"), **MIXED, "pretraining": 2},
     "fccl lockstep": {**_method("fccl-lockstep", public={"batch": 30}), **MIXED, "pretraining": 2},
