@@ -28,7 +28,7 @@ from coterie.results.summary import summarise
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
-from coterie.running.provenance import code_digest, versions
+from coterie.running.provenance import continued, origin, versions
 
 __all__ = ["Result", "new_folder", "resume", "run", "started"]
 
@@ -97,14 +97,24 @@ def run(
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=versions())
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **origin(experiment, data), versions=versions())
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
 
-def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
+def resume(
+    folder: Path | str,
+    *,
+    data: Path | None = None,
+    callbacks: Sequence[Listener] = (),
+    engine: Engine | None = None,
+    changed_code: bool = False,
+    changed_data: bool = False,
+) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
+
+    Code or data that are not as they were when the run was begun are a reason to refuse, unless `changed_code` or `changed_data` says
+    that this is meant; the ledger then says so too.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -114,15 +124,19 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
     """
     where = Path(folder)
     experiment = started(where)
-    chosen = engine or experiment.engine.build()
-    chosen.warm()
-    population = experiment.population(data)
     with Ledger(where / LEDGER, callbacks) as ledger:
         checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
-        dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
-        if checkpoint is None or not checkpoint["done"]:
+        length = int(checkpoint.number("ledger")) if checkpoint else None
+        over = checkpoint is not None and checkpoint["done"]
+        meant = {"changed_code": changed_code, "changed_data": changed_data}
+        said = {} if over else continued(where / LEDGER, length, experiment, data, **meant)
+        chosen = engine or experiment.engine.build()
+        chosen.warm()
+        population = experiment.population(data)
+        dropped = _cut(where / LEDGER, length)
+        if not over:
             at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, versions=versions())
+            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions())
         return _go(experiment, population, where, ledger, chosen, checkpoint)
 
 
