@@ -210,7 +210,9 @@ class Forgetful(FedAvg):
 
 def test_a_protocol_that_was_never_measured_is_an_error(tmp_path) -> None:
     """At f8afa0a it was an empty table and exit code 0."""
-    with pytest.raises(RunError, match=r"round 1: nothing was measured under local_post; .*site.evaluate\('personal', ...\) was not called"):
+    with pytest.raises(
+        RunError, match=r"round 1: nothing was measured under local_post; .*site.evaluate\('personal', ...\) was not called"
+    ):
         ledger(Forgetful(), tmp_path)
 
 
