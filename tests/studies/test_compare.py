@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 import signal
@@ -29,6 +28,8 @@ from coterie.running.rounds import resume, run
 from coterie.studies.arms import Arm, arms_of
 from coterie.studies.compare import Compared, check, compare, finished, reuse
 from coterie.testing import small_experiment
+
+PLAN = small_experiment(FedAvg()).replace(engine={"name": "inline"})
 
 
 def silent(arm: Arm):
@@ -56,7 +57,7 @@ def test_what_is_there_is_reused_and_one_at_a_time_gives_the_same_bits(tmp_path)
 
 
 def test_an_arm_that_fails_leaves_the_others_and_is_named(tmp_path) -> None:
-    plan = small_experiment(FedAvg()).overridden({"admission.quorum": 1.0})
+    plan = PLAN.overridden({"admission.quorum": 1.0})
     arms = arms_of(plan, ["fedavg"], [0], tmp_path, {"training.optimiser.lr": [1e30, 0.1]})
     compared = compare(arms, silent)
     assert [finished(each) for each in arms] == [False, True]
@@ -67,7 +68,7 @@ def test_an_arm_that_fails_leaves_the_others_and_is_named(tmp_path) -> None:
 
 
 def test_data_that_are_missing_are_said_before_there_are_arms(tmp_path) -> None:
-    plan = small_experiment(FedAvg()).overridden({"data.source": "mnist"})
+    plan = PLAN.overridden({"data.source": "mnist"})
     with pytest.raises(UserError, match="mnist was looked for"):
         arms_of(plan, ["fedavg"], [0], tmp_path / "wrong", data=tmp_path / "nothing")
     assert os.listdir(tmp_path) == []
@@ -80,7 +81,7 @@ def test_every_arm_is_checked_before_the_first_one_starts(tmp_path) -> None:
         started.append(arm.title)
         return nullcontext([])
 
-    arms = arms_of(small_experiment(FedAvg()), ["fedavg", "fedfusion", "local"], [0, 1], tmp_path)
+    arms = arms_of(PLAN, ["fedavg", "fedfusion", "local"], [0, 1], tmp_path)
     with pytest.raises(UserError, match=r"fedfusion seed 0: .*feature maps"):
         compare(arms, watch)
     assert (started, os.listdir(tmp_path)) == ([], [])
@@ -90,7 +91,7 @@ def test_arms_that_share_their_data_load_them_once(tmp_path, monkeypatch) -> Non
     loaded: list[int] = []
     real = Experiment.population
     monkeypatch.setattr(Experiment, "population", lambda self, data=None: loaded.append(self.seed) or real(self, data))
-    arms = arms_of(small_experiment(FedAvg()), ["fedavg", "fedprox", "local"], [0, 1], tmp_path, {"training.epochs": [1, 2]})
+    arms = arms_of(PLAN, ["fedavg", "fedprox", "local"], [0, 1], tmp_path, {"training.epochs": [1, 2]})
     check(arms)
     assert sorted(loaded) == [0, 1]
 
@@ -105,7 +106,7 @@ def npz(path: Path, seed: int, learnable: bool) -> None:
 
 def test_a_comparison_is_run_again_when_the_data_changed(tmp_path) -> None:
     data, partition = {"source": {"name": "npz", "path": str(tmp_path / "mine.npz")}}, {"name": "iid", "clients": 2}
-    plan = small_experiment(FedAvg()).overridden({"data": data, "partition": partition, "cohort": 2, "training.epochs": 10})
+    plan = PLAN.overridden({"data": data, "partition": partition, "cohort": 2, "training.epochs": 10})
     found = []
     for seed, learnable in ((0, True), (1, False)):
         npz(tmp_path / "mine.npz", seed, learnable)
@@ -127,21 +128,21 @@ class Scaled(FedAvg):
 """
 
 
-def test_a_comparison_is_run_again_when_a_module_that_the_method_imports_changed(tmp_path) -> None:
+def test_a_comparison_is_run_again_when_a_module_that_the_method_imports_changed(tmp_path, monkeypatch) -> None:
     (tmp_path / "scaled.py").write_text(METHOD)
-    words = ["compare", "digits-two-class", "--set", "rounds=2", "--methods", "scaled:Scaled", "--json", "--jobs", "1"]
+    monkeypatch.syspath_prepend(str(tmp_path))
     found = []
     for scale in ("1.0", "0.0"):
         (tmp_path / "helper.py").write_text(f"SCALE = {scale}\n")
-        where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-        done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, env=where, capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout)["runs"][0]["digest"])
-    assert len(set(found)) == 2
-    assert len(list((tmp_path / "runs").glob("*/*/ledger.jsonl"))) == 2
+        found.append(compare(arms_of(PLAN, ["scaled:Scaled"], [0], tmp_path / "runs"), silent))
+    assert [each.reused for each in found] == [0, 0]
+    assert len({each.summaries[0]["digest"] for each in found}) == 2
+    for name in ("scaled", "helper"):
+        del sys.modules[name]
 
 
 def test_what_run_did_is_reused_and_belongs_to_the_comparison(tmp_path) -> None:
-    plan = small_experiment(FedAvg())
+    plan = PLAN
     done = run(plan, tmp_path / "runs" / "mine", engine=Inline())
     arms = arms_of(plan, ["fedavg", "local"], [0], tmp_path / "runs" / "small")
     reuse(arms, tmp_path / "runs")
@@ -153,7 +154,7 @@ def test_what_run_did_is_reused_and_belongs_to_the_comparison(tmp_path) -> None:
 
 
 def test_what_run_did_with_other_settings_code_or_data_is_not_reused(tmp_path, monkeypatch) -> None:
-    plan = small_experiment(FedAvg())
+    plan = PLAN
     run(plan, tmp_path / "runs" / "mine", engine=Inline())
     others = arms_of(plan.replace(rounds=2), ["fedavg"], [0], tmp_path / "runs" / "small")
     monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "another")
@@ -163,7 +164,7 @@ def test_what_run_did_with_other_settings_code_or_data_is_not_reused(tmp_path, m
 
 
 def test_a_run_that_went_on_with_other_code_is_not_reused(tmp_path, monkeypatch) -> None:
-    plan, folder = small_experiment(FedAvg()), tmp_path / "runs" / "mine"
+    plan, folder = PLAN, tmp_path / "runs" / "mine"
 
     def stop(event) -> None:
         if event["event"] == "round" and event["round"] == 2:
@@ -180,7 +181,7 @@ def test_a_run_that_went_on_with_other_code_is_not_reused(tmp_path, monkeypatch)
 
 
 def test_a_link_to_a_run_that_is_gone_is_forgotten(tmp_path) -> None:
-    plan = small_experiment(FedAvg())
+    plan = PLAN
     run(plan, tmp_path / "runs" / "mine", engine=Inline())
     arms = arms_of(plan, ["fedavg"], [0], tmp_path / "runs" / "small")
     reuse(arms, tmp_path / "runs")
