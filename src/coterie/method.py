@@ -74,17 +74,21 @@ class Replies(Iterator[Reply]):
     """Admitted replies in the clients' order, each handed over as soon as it and those before it are there.
 
     >>> replies = Replies(iter([Reply(0, Record(examples=600))]))
-    >>> [reply.client for reply in replies], replies.guests
-    ([0], {})
+    >>> [reply.client for reply in replies], replies.count, replies.guests
+    ([0], 1, {})
     """
 
     def __init__(self, source: Iterator[Reply], guests: Mapping[int, Record] | None = None) -> None:
         self._source = source
         self._waiting: list[Reply] = []
         self._guests = {} if guests is None else guests
+        self.count = 0
+        """How many have been looked at."""
 
     def __next__(self) -> Reply:
-        return self._waiting.pop(0) if self._waiting else next(self._source)
+        reply = self._waiting.pop(0) if self._waiting else next(self._source)
+        self.count += 1
+        return reply
 
     def drain(self) -> None:
         """Wait for whatever is still out."""
@@ -137,7 +141,8 @@ class Federation:
 
         Args:
             task: the name of a `@task` of the method.
-            message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once.
+            message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once, and a client
+                that there is no message for is not asked.
             like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
                 A tensor without rows, such as `torch.empty(0, 10)`, stands for any number of rows, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.

@@ -489,7 +489,7 @@ def spoil(root: Path, how: str) -> str:
     else:
         whole = (bed / "00000.jpg").read_bytes()
         (bed / "00000.jpg").write_bytes(whole[: len(whole) // 2])
-    return "Art/Bed/00000.jpg does not decode as a image"
+    return "Art/Bed/00000.jpg does not decode as an image"
 
 
 @pytest.mark.parametrize("how", ["empty", "missing", "text", "cut"])

@@ -18,8 +18,8 @@ from tests.methods.oracle_training import Client, Epochs, Federation, Sgd, Weigh
 
 from coterie.method import Method
 from coterie.record import Record, read
+from coterie.running.cohort import draw_cohort
 from coterie.running.experiment import Experiment
-from coterie.running.federation import draw_cohort
 from coterie.seeds import seed_of
 from coterie.site import SERVER, ModelCache, Site
 from coterie.training import optimisers

@@ -1,4 +1,4 @@
-"""A network whose every parameter is a sum of two: what labelled data teaches, and what unlabelled data does (FedMatch)."""
+"""A network whose every parameter is a sum of two, taught by labelled and by unlabelled data (FedMatch: Jeong et al., ICLR 2021)."""
 
 from __future__ import annotations
 

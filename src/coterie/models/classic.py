@@ -5,7 +5,7 @@
 - `lenet5`: LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998, as everyone writes it since:
   ReLU, max-pooling, all maps connected, a softmax head. It does not pad, so 28x28 images leave 4x4 maps, not 5x5.
 - `cifar-cnn`: Yao et al., Federated Learning with Additional Mechanisms on Clients to Reduce Communication Costs, arXiv
-  1908.05891 (FedMMD and FedFusion). The pools are 3x3 with stride 2, as written; they pad by one so that the fusion
+  1908.05891, section 4.1.1 (FedMMD and FedFusion). The pools are 3x3 with stride 2, as written; they pad by one so that the fusion
   point is 64x8x8. The authors' FedMMD code trains another network (five convolutions, 1024-1024).
 - `cnn1`, `cnn2`: Shen et al., Federated Mutual Learning, arXiv 2006.16765, which gives the convolutions only. Ours do
   not pad, pool 2x2 after every convolution, and have the dense layers 120-84 (`cnn1`, so that it is LeNet5 with smaller

@@ -1,4 +1,4 @@
-"""A staged network that fuses its own feature maps with those of a frozen extractor (Yao et al., FedFusion, ICIP 2019).
+"""A staged network that fuses its own feature maps with those of a frozen extractor (FedFusion: Yao et al., ICIP 2019).
 
 The maps of the trained extractor E_l and of the frozen one E_g, both B x C x H x W, become one: by a 1x1 convolution on both
 (`conv`), by a weight per channel (`multi`) or by one weight (`single`): lambda * E_g + (1 - lambda) * E_l. The network keeps the

@@ -1,4 +1,4 @@
-"""Two networks side by side that see the same images: a private one and a shared "meme" (Shen et al. 2020)."""
+"""Two networks side by side that see the same images: a private one and a shared "meme" (FML: Shen et al., arXiv 2006.16765)."""
 
 from __future__ import annotations
 

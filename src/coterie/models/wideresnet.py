@@ -1,6 +1,6 @@
 """Wide residual networks (Zagoruyko & Komodakis, BMVC 2016), in the pre-activation form of He et al., ECCV 2016.
 
-WRN-40-1 is the global model of Shi & Radu (EuroMLSys 2022), who cut it after its groups G1, G2 and G3. A 1x1
+WRN-40-1 is the global model of Shi & Radu (EuroMLSys 2022, arXiv 2111.03512), who cut it after its groups G1, G2 and G3. A 1x1
 convolution stands in a shortcut only where the number of channels changes, and reads the activated input, as in the
 authors' code. Dropout is where the paper has it: between the two convolutions of a block.
 """

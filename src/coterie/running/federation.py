@@ -90,7 +90,9 @@ class Coordinator(Federation):
     ) -> Replies:
         self.finish()
         self._asked += 1
-        asked = tuple(self.cohort if clients is None else clients)
+        asked = tuple(
+            client for client in (self.cohort if clients is None else clients) if isinstance(message, Record) or client in message
+        )
         guests = self._guests_of(message) if clients is None else ()
         files = self._save_messages(task, message, asked, guests)
         jobs = [self._job(task, client, files[client]) for client in (*asked, *guests)]

@@ -32,7 +32,7 @@ from coterie.data.sources import Source
 from coterie.errors import UserError
 from coterie.running.experiment import Experiment
 
-__all__ = ["code_digest", "continued", "data_digest", "origin", "versions"]
+__all__ = ["code_digest", "continued", "data_digest", "origin", "pretraining_digest", "versions"]
 
 LENGTH = 12
 """Hexadecimal digits of a digest that people look at."""
@@ -69,6 +69,19 @@ def data_digest(experiment: Experiment, folder: Path | None = None) -> str:
     public = experiment.data.public
     sources = (*experiment.data.source, *(() if public is None else (public.source,)))
     return _short(f"{source.name}:{_source_digest(source, data_folder(folder))}" for source in sources)
+
+
+def pretraining_digest(experiment: Experiment, folder: Path | None = None) -> str:
+    """SHA-256, shortened, of all that decides what clients' models are after their pretraining: runs that agree in it share it.
+
+    >>> plan = Experiment.load("digit-styles")
+    >>> pretraining_digest(plan) == pretraining_digest(plan.replace(rounds=3)) != pretraining_digest(plan.replace(seed=1))
+    True
+    """
+    keys = ("data", "partition", "model", "models_by", "noisy_labels", "seed", "pretraining", "training", "float64")
+    settings = {key: value for key, value in experiment.resolved().items() if key in keys}
+    networks = [repr(experiment.method.network(each, 0)) for each in experiment.model]
+    return _short([json.dumps([settings, networks], sort_keys=True), code_digest(experiment), data_digest(experiment, folder)])
 
 
 def continued(

@@ -29,9 +29,9 @@ def stream(seed: int, *purpose: str) -> np.random.Generator:
 
 @spec(kw_only=True)
 class Partitioner(Spec):
-    """How a pool's rows are dealt to clients; a pure function of the pool and the seed.
+    """How a pool's rows are assigned to clients; a pure function of the pool and the seed.
 
-    A partition of one's own implements `hold`; `deal` then takes each client's validation rows from what it holds.
+    A partitioner of one's own implements `assign`; `partition` then takes each client's validation rows from what it holds.
     """
 
     clients: Count | None
@@ -44,7 +44,7 @@ class Partitioner(Spec):
         raise NotImplementedError
 
     def partition(self, pool: Pool, seed: int) -> Partition:
-        """The rows of each client; the same pool and seed give the same deal."""
+        """The rows of each client; the same pool and seed give the same partition."""
         whole = self.assign(pool, seed)
         sizes = whole.train.sizes
         if not sizes.all():

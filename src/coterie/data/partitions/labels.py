@@ -46,7 +46,7 @@ class Shards(Partitioner):
         shards = self.clients * self.per_client
         if shards > pool.train:
             raise self.error(
-                "per_client", f"{self.clients} clients make {shards} shards of {pool.train} training rows, expected one row or more a shard"
+                "per_client", f"{self.clients} clients make {shards} shards of {pool.train} training rows, expected a row per shard"
             )
         to = self.stream(seed, "shards").permutation(shards) // self.per_client
         owner = np.empty(pool.train, np.int64)
@@ -58,7 +58,7 @@ class Shards(Partitioner):
 class Classes(Partitioner):
     """Each client holds `per_client` classes, each class is held by evenly many clients (to within one), and no row by two.
 
-    Shi & Radu 2022: 20 clients, 2 classes each, 1,250 samples a class; of CIFAR-10, that is each class at exactly 4 clients.
+    As Shi & Radu, EuroMLSys 2022, may be read: 20 clients of 2 classes and 1,250 samples of each, so each class of CIFAR-10 at 4 clients.
     A client is tested on the test rows of the classes it holds.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
@@ -115,7 +115,7 @@ class Classes(Partitioner):
 class Groups(Partitioner):
     """Classes in groups, and each client holds one group; clients of the same group divide its rows evenly.
 
-    FedMMD (Yao et al. 2018): 5 + 5 classes over two clients. A client is tested on the test rows of its group's classes.
+    FedMMD (Yao et al., VCIP 2018): 5 + 5 classes over two clients. A client is tested on the test rows of its group's classes.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
     >>> [sorted(set(pool.y[rows].tolist())) for rows in Groups(clients=2).partition(pool, seed=0).train]
@@ -125,7 +125,7 @@ class Groups(Partitioner):
     name: ClassVar[str] = "groups"
     clients: Count
     groups: Count | Annotated[tuple[Group, ...], Field(strict=False, min_length=1)] | None = None
-    """The classes of each group, or into how many groups of neighbouring classes to cut; None: a group a client, at most one a class."""
+    """The classes of each group, or into how many groups of neighbouring classes to cut; None: one per client, at most one per class."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:
         """Rows of the classes of each client's group."""
@@ -147,7 +147,7 @@ class Groups(Partitioner):
         else:
             groups = [np.array(group, np.int64) for group in self.groups]
         if len(groups) > self.clients:
-            raise self.error("clients", f"expected at least {len(groups)}, one a group")
+            raise self.error("clients", f"expected at least {len(groups)}, one per group")
         for group in groups:
             if group.min() < 0 or group.max() >= classes or len(np.unique(group)) < len(group):
                 raise self.error("groups", f"expected different classes from 0 to {classes - 1} in each group, not {group.tolist()}")

@@ -73,8 +73,8 @@ class Quantity(Partitioner):
 class Permuted(Partitioner):
     """Even random parts, and each client sees all its images, of training and test, in its own order of pixels.
 
-    FedFusion's user-specific partition (Yao et al., ICIP 2019). Every client is tested on the whole test set, which its own
-    order makes a test set of its own.
+    FedFusion's user-specific partition (Yao et al., ICIP 2019, section 4.3). Whether clients share images is not stated; here they
+    divide them. Every client is tested on the whole test set, which its own order makes a test set of its own.
 
     >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.zeros(6, np.int64), train=4, classes=1)
     >>> partition = Permuted(clients=2).partition(pool, seed=0)

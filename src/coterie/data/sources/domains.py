@@ -1,4 +1,4 @@
-"""Four digit domains as in FCCL (Huang, Ye and Du, 2022), with MNIST-M in the place of SYN, which could not be had."""
+"""Four digit domains as in FCCL (Huang, Ye & Du, CVPR 2022), with MNIST-M in the place of SYN, which could not be had."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Images in folders: `domain/class/*.jpg`, the layout of Office-Home and PACS, and MNIST-M's list of images.
 
 A tree of domains has no official test set, so one is drawn: from every class of every domain, by a seed, each class
-keeping at least one image for training. A image that occurs twice in the tree (some do, under two names) is never
+keeping at least one image for training. An image that occurs twice in the tree (some do, under two names) is never
 drawn, so no training image is in the test set. Images become squares of `size` by bilinear resampling, without cropping.
 """
 
@@ -38,7 +38,7 @@ def read_images(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
             with Image.open(path) as image:
                 square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
         except Exception as error:  # a damaged image makes Pillow raise OSError, SyntaxError, struct.error and others
-            raise UserError(f"{path} does not decode as a image: {error}") from None
+            raise UserError(f"{path} does not decode as an image: {error}") from None
         row[:] = np.asarray(square).transpose(2, 0, 1)
     return x
 
@@ -55,7 +55,7 @@ class Tree:
 
 
 def walk(root: Path) -> Tree:
-    """The tree below `root`; every domain must have every class, and every class a image."""
+    """The tree below `root`; every domain must have every class, and every class an image."""
     domains = below(root)
     if not domains:
         raise UserError(f"{root} holds no folders; it must hold domain/class/*.jpg")
