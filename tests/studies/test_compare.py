@@ -96,6 +96,13 @@ def test_arms_that_share_their_data_load_them_once(tmp_path, monkeypatch) -> Non
     assert sorted(loaded) == [0, 1]
 
 
+def test_arms_start_from_the_same_pretraining_done_once(tmp_path) -> None:
+    arms = arms_of(PLAN.replace(pretraining=1), ["local", "fml"], [0], tmp_path)
+    assert not compare(arms, silent).failed
+    (shared,) = (tmp_path / "pretrained").iterdir()
+    assert any(shared.glob("*.safetensors"))
+
+
 def npz(path: Path, seed: int, learnable: bool) -> None:
     """Three classes that can be told apart, or noise."""
     rng, y = np.random.default_rng(seed), np.arange(150, dtype=np.uint8) % 3

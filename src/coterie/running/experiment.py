@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,7 +80,7 @@ class Data(Section):
 
     def load(self, folder: Path, seed: int) -> Pool:
         """The pool, from files in the data folder."""
-        pools = {source.name: self._shaped(source.load(folder)) for source in self.source}
+        pools = {name: self._shaped(source.load(folder)) for name, source in self._named()}
         pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
         train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
         return pool if train is test is None else limit(pool, train, test, seed)
@@ -99,6 +99,12 @@ class Data(Section):
             return None
         pool = self._shaped(self.public.source.load(folder))
         return without_labels(limit(pool, self.public.samples, 0, seed))
+
+    def _named(self) -> Iterator[tuple[str, Source]]:
+        """Sources by the names of their domains; of several of one name, each with its number."""
+        names = [source.name for source in self.source]
+        for number, (name, source) in enumerate(zip(names, self.source, strict=True)):
+            yield name if names.count(name) == 1 else f"{name}-{1 + names[:number].count(name)}", source
 
     def _shaped(self, pool: Pool) -> Pool:
         if self.size is None and self.channels is None:

@@ -37,6 +37,8 @@ Watch: TypeAlias = Callable[[Arm], AbstractContextManager[Sequence[Listener]]]
 """Opens listeners for one arm while it runs."""
 DECIDES_DATA = ("data", "partition", "noisy_labels", "new_clients", "seed")
 """Keys of an experiment that decide who holds what."""
+PRETRAINED = "pretrained"
+"""The folder, beside the arms, of the models that arms with the same pretraining start from."""
 
 
 @dataclass(frozen=True)
@@ -239,12 +241,12 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
 
 
 def _run_or_resume(experiment: Experiment, folder: Path, data: Path | None, alone: bool, listener: Listener) -> None:
-    ledger, engine = folder / LEDGER, None if alone else Inline()
+    ledger, engine, shared = folder / LEDGER, None if alone else Inline(), folder.parent / PRETRAINED
     if ledger.exists() and next(events(ledger), None) is not None:
-        resume(folder, data=data, callbacks=[listener], engine=engine)
+        resume(folder, data=data, callbacks=[listener], engine=engine, shared=shared)
     else:  # killed before its first line was on disk, if ever begun
         ledger.unlink(missing_ok=True)
-        run(experiment, folder, data=data, callbacks=[listener], engine=engine)
+        run(experiment, folder, data=data, callbacks=[listener], engine=engine, shared=shared)
 
 
 @contextmanager
