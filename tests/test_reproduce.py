@@ -173,7 +173,7 @@ data = { source = "digits", train = 300, test = 100 }
 partition = { name = "iid", clients = 5, validation = 0.2 }
 model = { name = "mlp", hidden = [16] }
 method = "fedavg"
-new clients = { count = 2, epochs = 3 }
+new_clients = { count = 2, epochs = 3 }
 training.optimiser = { name = "sgd", lr = 0.1 }
 evaluation = { protocols = ["global", "local_val"], targets = [0.15] }
 
@@ -237,7 +237,7 @@ def test_a_target_that_is_not_listed_stops_a_run_under_its_own_protocol(tmp_path
     assert plans["last"] == plans["private"] == plans["new_clients"] != plans["rounds"]
 
 
-def test_newcomers_accuracy_is_after_some_epoch(call) -> None:
+def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
     Path("mine.toml").write_text(SHARED.replace("epoch = 2\n", ""))
     code, _, err = call("mine.toml", "--scale", "smoke")
     assert code == 2

@@ -23,10 +23,12 @@ from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
 from coterie.results.tables import Cell, Sheet, as_markdown, percent
-from coterie.running.experiment import Experiment, Section, assign, find, tomllib_load
+from coterie.running.experiment import Experiment, Section
+from coterie.running.files import assign, find, load_toml
 from coterie.running.rounds import LEDGER
 from coterie.settings import ProperShare, Whole, explain
-from coterie.studies.compare import Arm, Watch, arm, compare
+from coterie.studies.arms import Arm, arm, leaves
+from coterie.studies.compare import Watch, compare
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
 
@@ -148,7 +150,7 @@ class Recipe(Section):
         if path is None:
             raise UserError(f"recipe '{name}' is neither a file nor the name of one: {nearest(name, known)}")
         try:
-            recipe = cls.model_validate_json(json.dumps({"name": path.stem, **tomllib_load(path)}))
+            recipe = cls.model_validate_json(json.dumps({"name": path.stem, **load_toml(path)}))
         except ValidationError as error:
             raise UserError(f"{path}: {explain(error, fields=cls.model_fields)}") from None
         recipe.check()
@@ -298,32 +300,33 @@ class Reproduction:
 
 def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None) -> Reproduction:
     """Run every cell of a recipe with every seed, reusing what is there, and judge its claims."""
-    arms = arms_for(recipe, scale, runs)
-    found = {each.folder: summary for each, summary in zip(arms, compare(arms, watch, data=data, jobs=jobs), strict=True)}
+    arms = arms_for(recipe, scale, runs, data)
+    summaries = compare(arms, watch, data=data, jobs=jobs).complete().summaries
+    found = {each.folder: summary for each, summary in zip(arms, summaries, strict=True)}
     paper = dict(recipe.numbered())
     cells = {}
     for key, plan in cells_of(recipe, scale):
-        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan)]
+        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan, data)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
     return Reproduction(recipe, scale, cells, [judge(claim, cells) for claim in recipe.claims], about)
 
 
-def arms_for(recipe: Recipe, scale: str, runs: Path) -> list[Arm]:
+def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
     """The runs that a scale needs, each once."""
     if scale not in recipe.scales:
         raise UserError(f"recipe '{recipe.name}' has no scale '{scale}': {nearest(scale, recipe.scales)}")
-    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan))
+    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan, data))
     return list({each.folder: each for each in arms}.values())
 
 
-def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan) -> list[Arm]:
-    return [arm(plan.experiment.replace(seed=seed), runs, str(key)) for seed in recipe.scales[scale].seeds]
+def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan, data: Path | None) -> list[Arm]:
+    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in recipe.scales[scale].seeds]
 
 
 def cells_of(recipe: Recipe, scale: str) -> Iterator[tuple[Key, Plan]]:
     """The cells that a scale runs, with the experiment of each."""
-    base = tomllib_load(find(recipe.experiment)) if isinstance(recipe.experiment, str) else recipe.experiment
+    base = load_toml(find(recipe.experiment)) if isinstance(recipe.experiment, str) else recipe.experiment
     for key, _ in recipe.numbered():
         changes = [change for change in (*recipe.changes, *recipe.scales[scale].changes) if change.concerns(key)]
         if not any(change.skip for change in changes):
@@ -379,7 +382,7 @@ def _key(text: str) -> Key:
 def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
     table = copy.deepcopy(dict(base))
     for change in changes:
-        for path, value in _leaves(change.set):
+        for path, value in leaves(change.set):
             assign(table, path, copy.deepcopy(value))  # a later change may reach into it
     measure, protocol, target, epoch = (_last(changes, name) for name in ("measure", "protocol", "target", "epoch"))
     needed = {"rounds": target, "new_client accuracy": epoch}.get(measure, measure)
@@ -399,15 +402,6 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
 
 def _last(changes: Sequence[Change], name: str) -> Any:
     return next((value for change in reversed(changes) if (value := getattr(change, name)) is not None), None)
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths and values; a table with a name is a value."""
-    for key, value in table.items():
-        if isinstance(value, dict) and "name" not in value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _found(plan: Plan, paper: float | None, summaries: Sequence[Mapping[str, Any]]) -> Found:
