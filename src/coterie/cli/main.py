@@ -69,7 +69,7 @@ def run_command(
     """Run one experiment, or go on with one that was stopped."""
     from coterie.cli.progress import watching
     from coterie.cli.trackers import tracking
-    from coterie.results.tables import amount, outcome
+    from coterie.results.sheets import outcome, spent
     from coterie.running.experiment import Experiment
     from coterie.running.rounds import new_folder, started
     from coterie.running.rounds import resume as resume_run
@@ -89,12 +89,8 @@ def run_command(
     if as_json:
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return
-    traffic = result.summary["bytes"]
-    setup = traffic["setup_up"] + traffic["setup_down"]
-    console.print(outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary))
-    console.print(
-        f"sent up {amount(traffic['up'])}, down {amount(traffic['down'])}, setup {amount(setup)}; {result.summary['seconds']:.1f} s"
-    )
+    console.print(*outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary), sep="\n")
+    console.print(spent(result.summary), highlight=False)
     console.print(f"written to {result.folder}", soft_wrap=True)
 
 
@@ -117,8 +113,8 @@ def compare_command(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
-    from coterie.results.statistics import Run, contrast
-    from coterie.results.tables import comparison, formatted
+    from coterie.results.comparison import contrast, read_arms
+    from coterie.results.sheets import comparison, formatted
     from coterie.running.experiment import Experiment
     from coterie.studies.compare import arms_of, compare, grid_of
 
@@ -133,11 +129,11 @@ def compare_command(
         raise UserError(f"--baseline {baseline}: not one of what is compared, {nearest(baseline, labels)}")
     with _watched(arms, track, quiet=quiet or bool(forms)) as watch:
         summaries = compare(arms, watch, data=data, jobs=jobs)
-    runs = [Run(arm.label, arm.experiment.seed, summary) for arm, summary in zip(arms, summaries, strict=True)]
-    found = contrast(runs, baseline)
+    found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline)
     sheets = comparison(f"{plan.name}, {plan.rounds} rounds", found)
     if forms:
-        sys.stdout.write(formatted(forms[0], sheets, found, runs))
+        rows = [{"method": arm.label, "seed": arm.experiment.seed, **summary} for arm, summary in zip(arms, summaries, strict=True)]
+        sys.stdout.write(formatted(forms[0], sheets, found, rows))
         return
     console.print(*sheets, sep="\n")
     console.print(f"written to {folder}", soft_wrap=True)
@@ -226,7 +222,8 @@ def report_command(
     figures: Annotated[Path | None, typer.Option("--figures", help="Also write figures for papers here: PDF, SVG and PNG.")] = None,
 ) -> None:
     """One self-contained page of any runs: curves, targets, clients, bytes, seconds; and figures for papers."""
-    from coterie.results.report import gather, write_figures, write_page
+    from coterie.results.gather import gather
+    from coterie.results.report import write_figures, write_page
 
     found = gather(runs)
     page = write_page(found, out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html")

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
-from coterie.results.tables import Cell, Sheet, as_markdown, percent
+from coterie.results.tables import Cell, Sheet, as_markdown, estimated
 from coterie.running.experiment import Experiment, Section, Share, assign, find, tomllib_load
 from coterie.running.rounds import LEDGER
 from coterie.settings import explain
@@ -33,7 +33,9 @@ __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cel
 Measure = Literal["rounds", "last", "best", "new_client epochs", "new_client accuracy"]
 ACCURACIES = ("last", "best", "new_client accuracy")
 """Measures that are shares of 1."""
-Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here", "not judged"]
+SMOKE = "smoke"
+"""The scale that only shows that a recipe runs: too small for a verdict on any claim."""
 
 
 class Key(NamedTuple):
@@ -226,7 +228,7 @@ class Found:
 
     def __str__(self) -> str:
         if self.measure in ACCURACIES:
-            return "-" if self.estimate is None else percent(self.estimate)
+            return estimated(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
         return f"{self.estimate.mean:.4g}" + ("" if self.estimate.spread is None else f" ± {self.estimate.spread:.2g}")
@@ -306,7 +308,8 @@ def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Pat
         folders = [each.folder for each in _arms(recipe, scale, runs, key, plan)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    return Reproduction(recipe, scale, cells, [judge(claim, cells) for claim in recipe.claims], about)
+    judged = [Judged(claim, "not judged", (), ()) if scale == SMOKE else judge(claim, cells) for claim in recipe.claims]
+    return Reproduction(recipe, scale, cells, judged, about)
 
 
 def arms_for(recipe: Recipe, scale: str, runs: Path) -> list[Arm]:
@@ -477,6 +480,8 @@ def _verdicts(judged: Sequence[Judged], seeds: int) -> Sheet:
 
 
 def _detail(each: Judged, seeds: int) -> str:
+    if each.verdict == "not judged":
+        return "smoke scale only shows that the recipe runs"
     if not each.comparisons:
         return each.claim.untestable
     holds, open_ = each.comparisons.count(True), each.comparisons.count(None)
