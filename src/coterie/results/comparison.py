@@ -227,12 +227,16 @@ def reached(arm: ArmRuns, protocol: str, target: float, running: int = 1) -> Rea
 
 
 def differences(arms: Sequence[ArmRuns], base: ArmRuns, protocol: str, metric: str = "accuracy") -> list[tuple[ArmRuns, Difference]]:
-    """Every other arm's last value less the baseline's, where they share a seed."""
+    """Every other arm's last value less the baseline's, where they share a seed and are measured on as many clients."""
 
     def values(arm: ArmRuns) -> dict[int, float]:
         return {seed: last.value for seed, last in means_of(arm, protocol, metric).items()}
 
-    found = ((arm, paired(values(arm), values(base))) for arm in arms if arm is not base)
+    def clients(arm: ArmRuns) -> set[int | None]:
+        return {last.clients for last in means_of(arm, protocol, metric).values()}
+
+    alike = [arm for arm in arms if arm is not base and clients(arm) == clients(base)]
+    found = ((arm, paired(values(arm), values(base))) for arm in alike)
     return [(arm, difference) for arm, difference in found if difference is not None]
 
 
@@ -242,7 +246,7 @@ def unlike_clients(arms: Sequence[ArmRuns], protocol: str) -> str:
     if len(set(found.values())) < 2:
         return ""
     told = ", ".join(f"{label} {low if low == high else f'{low} to {high}'}" for label, (low, high) in found.items())
-    return f"{protocol} is not over the same clients ({told}): these means do not compare"
+    return f"means under {protocol} are not over the same clients ({told}): they do not compare"
 
 
 def unequal_work(arms: Sequence[ArmRuns]) -> list[str]:

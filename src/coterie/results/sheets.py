@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from coterie.results.comparison import Contrast, Gap, OverClients, Reach, Standing
-from coterie.results.statistics import Difference, Estimate
+from coterie.results.statistics import RUNNING, Difference, Estimate
 from coterie.results.tables import (
     Cell,
     Sheet,
@@ -19,7 +19,7 @@ from coterie.results.tables import (
     as_markdown,
     bytes_cell,
     estimate_cell,
-    number,
+    number_cell,
     points,
     seconds_cell,
     share,
@@ -27,27 +27,30 @@ from coterie.results.tables import (
 
 __all__ = ["clients_text", "comparison", "difference_cells", "formatted", "outcome", "rounds_cell", "spent", "wide"]
 
+FAIRNESS = ("worst client", "worst tenth", "spread")
+FAIRNESS_NOTE = "worst tenth: mean of the worst tenth of clients; spread: standard deviation over clients, in points"
+
 
 def outcome(title: str, summary: Mapping[str, Any]) -> list[Sheet]:
-    """One run: every protocol's accuracy, of how many clients, and what reaching each target took.
+    """One run: every protocol's accuracy and what reaching each target took; of how many clients it is, and what the mean hides.
 
     >>> found = {"last": 0.9, "best": 0.9, "mean_of_last_five": 0.8, "clients": 10, "worst": 0.5, "worst_tenth": 0.5, "spread": 0.1}
-    >>> [sheet] = outcome("demo", {"protocols": {"local_post": {"accuracy": found}}, "targets": {"local_post": {}}})
-    >>> [cell.text for cell in sheet.cells[0]]
-    ['local_post', '90.00% (10 clients)', '90.00%', '80.00%', '50.00%', '50.00%', '10.00']
+    >>> sheets = outcome("demo", {"protocols": {"local_post": {"accuracy": found}}, "targets": {"local_post": {}}})
+    >>> [[cell.text for cell in sheet.cells[0]] for sheet in sheets]
+    [['local_post', '90.00%', '90.00%', '80.00%'], ['local_post', '10', '50.00%', '50.00%', '10.00']]
     """
     accuracies = {protocol: metrics["accuracy"] for protocol, metrics in summary["protocols"].items()}
-    hidden = {"worst client": "worst", "worst tenth": "worst_tenth"} if any("worst" in found for found in accuracies.values()) else {}
     targets = list(next(iter(summary["targets"].values()), {}))
-    rows = []
+    rows, hidden = [], []
     for protocol, found in accuracies.items():
-        last = number(found["last"]) + (f" ({clients_text(found['clients'])})" if "clients" in found else "")
-        cells = [last, number(found["best"]), number(found["mean_of_last_five"])]
-        cells += [number(found[key]) if key in found else "-" for key in hidden.values()]
-        cells += [points(found["spread"]) if "spread" in found else "-"] if hidden else []
-        rows.append([protocol, *cells, *(_crossed(summary["targets"][protocol][target]["first_crossing"]) for target in targets)])
-    columns = ["protocol", "last", "best", "mean of last 5", *hidden, *(["spread"] if hidden else [])]
-    return [Sheet(title, [*columns, *(f"rounds to {share(float(target))}" for target in targets)], rows)]
+        crossings = [_crossed(summary["targets"][protocol][target]["first_crossing"]) for target in targets]
+        rows.append([protocol, *(number_cell(found[key]) for key in ("last", "best", "mean_of_last_five")), *crossings])
+        if "worst" in found:
+            spread = Cell(points(found["spread"]), values=(found["spread"],))
+            hidden.append([protocol, found["clients"], number_cell(found["worst"]), number_cell(found["worst_tenth"]), spread])
+    columns = ["protocol", "last", "best", f"mean of last {RUNNING}", *(f"rounds to {share(float(target))}" for target in targets)]
+    over = Sheet("over clients, at the end", ["protocol", "clients", *FAIRNESS], hidden, FAIRNESS_NOTE)
+    return [Sheet(title, columns, rows), *([over] if hidden else [])]
 
 
 def spent(costs: Mapping[str, Any]) -> str:
@@ -76,7 +79,7 @@ def _accuracies(title: str, found: Contrast) -> Sheet:
     def cell(standing: Standing, protocol: str) -> Cell:
         accuracy, over = standing.accuracy.get(protocol), standing.over_clients.get(protocol)
         more = f" ({clients_text(*over.clients)})" if over and heads[protocol] == protocol else ""
-        best = accuracy is not None and not standing.bound and accuracy.mean == max(rivals[protocol])
+        best = accuracy is not None and not standing.bound and not more and accuracy.mean == max(rivals[protocol])
         return estimate_cell(accuracy, best=best and len(rivals[protocol]) > 1, more=more if accuracy else "")
 
     rows = [[standing.label, *(cell(standing, protocol) for protocol in protocols)] for standing in found.standings]
@@ -113,9 +116,8 @@ def _over_clients(found: Contrast) -> Sheet:
     rows = [row(standing, protocol, over) for standing in found.standings for protocol, over in standing.over_clients.items()]
     names = list(dict.fromkeys(protocol for standing in found.standings for protocol in standing.over_clients))
     title = f"what the mean over clients hides{'' if several else f', {names[0]}' if names else ''}"
-    columns = ["method", *(["protocol"] if several else []), "worst client", "worst tenth", "spread"]
-    note = "worst tenth: mean of the worst tenth of clients; spread: standard deviation over clients, in points"
-    return Sheet(title, columns, sorted(rows, key=lambda row: names.index(row[1])) if several else rows, note, keys=1 + several)
+    columns = ["method", *(["protocol"] if several else []), *FAIRNESS]
+    return Sheet(title, columns, sorted(rows, key=lambda row: names.index(row[1])) if several else rows, FAIRNESS_NOTE, keys=1 + several)
 
 
 def _costs(found: Contrast) -> Sheet:
@@ -161,7 +163,7 @@ def _targets(found: Contrast) -> Sheet:
         names = [reach.protocol, share(reach.target), reach.label]
         rounds, sent = reach.took("round"), reach.took("bytes")
         if not reach.everywhere or rounds is None or sent is None:
-            words = f"reached by {len(reach.there)} of {len(reach.found)} seeds" if reach.there else "not reached"
+            words = f"{len(reach.there)} of {len(reach.found)} seeds" if reach.there else "not reached"
             return [*names, words, "-", "-", "-"]
         cells = cell(reach, "round", rounds_cell(rounds).text), cell(reach, "bytes", amount(sent.mean))
         return [*names, cells[0], _times(reach.fewer_rounds), cells[1], _times(reach.fewer_bytes)]
@@ -173,7 +175,7 @@ def _targets(found: Contrast) -> Sheet:
 
 def rounds_cell(found: Estimate) -> Cell:
     """Rounds over seeds."""
-    text = f"{found.mean:,.4g}" + ("" if found.spread is None else f" ± {found.spread:.2g}")
+    text = f"{found.mean:,.4g}" if found.spread is None else f"{found.mean:,.1f} ± {found.spread:.1f}"
     return Cell(text, values=(found.mean, "" if found.spread is None else found.spread))
 
 

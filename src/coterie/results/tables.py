@@ -95,8 +95,7 @@ class Sheet:
             yield Text(self.title, style="bold")
         for part in _parts(self, options.max_width):
             yield _drawn(self, part)
-        if self.note:
-            yield Text(self.note, style="dim")
+        yield Text(f"{self.note}\n" if self.note else "", style="dim")
 
 
 def _is_number(cell: Cell) -> bool:
@@ -237,7 +236,7 @@ def seconds_cell(seconds: float | Estimate) -> Cell:
     """Seconds, of one run or over seeds: how busy a machine was is in their spread."""
     if not isinstance(seconds, Estimate):
         return Cell(f"{seconds:,.1f} s", values=(seconds,))
-    return Cell(f"{seconds.mean:,.1f}" + ("" if seconds.spread is None else f" ± {seconds.spread:.1f}"), values=(seconds.mean,))
+    return Cell(f"{seconds.mean:,.1f}" + ("" if seconds.spread is None else f" ± {seconds.spread:.1f}") + " s", values=(seconds.mean,))
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

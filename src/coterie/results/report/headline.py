@@ -11,7 +11,7 @@ from coterie.results.gather import Report
 from coterie.results.report.curves import METRICS, metrics_of
 from coterie.results.sheets import clients_text, difference_cells
 from coterie.results.statistics import Difference, Estimate
-from coterie.results.tables import amount, number, points, share
+from coterie.results.tables import amount, is_share, number, points, share
 
 __all__ = ["cards", "ranked"]
 
@@ -49,27 +49,35 @@ def _winner(order: Order, report: Report, protocol: str, metric: str) -> Card:
     first, rivals = order[0][0], [arm for arm, _ in order]
     behind = {arm.label: found for arm, found in differences(rivals, first, protocol, metric)}
     close = [label for label, found in behind.items() if not found.shown]
-    second = order[1][0].label
-    if second not in behind:
-        return {"title": "Best method", "value": NONE, "detail": f"{first.label} and {second} have no seed in common"}
-    margin = _margin(behind[second], first.label, second, metric)
-    bound = _bound(report, protocol, metric)
-    if not close:
-        return {"title": "Best method", "value": first.label, "detail": f"{margin}{bound}"}
-    others = f"; nor are {len(close) - 1} others told apart from {first.label}" if len(close) > 1 else ""
-    return {"title": "Best method", "value": NONE, "detail": f"{margin}{others}{bound}"}
+    apart = [arm.label for arm in rivals[1:] if arm.label not in behind]
+    if apart:
+        return {
+            "title": "Best method",
+            "value": NONE,
+            "detail": f"{first.label} and {apart[0]} share no seed, or are not over the same clients",
+        }
+    against = close[0] if close else rivals[1].label
+    others = f"; nor is it told apart from {' or '.join(close[1:])}" if len(close) > 1 else ""
+    detail = _margin(first.label, against, behind[against], metric) + others + _bound(report, protocol, metric)
+    return {"title": "Best method", "value": NONE if close else first.label, "detail": detail}
 
 
-def _margin(behind: Difference, first: str, second: str, metric: str) -> str:
-    """How far the first is ahead of the second with the same seeds, so that noise is not sold as a win."""
+def _margin(first: str, other: str, behind: Difference, metric: str) -> str:
+    """How far the first is ahead of another with the same seeds, so that noise is not sold as a win.
+
+    >>> _margin("a", "b", Difference(-0.02, -0.05, 0.01, 3), "accuracy")
+    'a is 2.00 points ahead of b, but the 95% interval -1.00 to +5.00 includes 0'
+    >>> _margin("a", "b", Difference(-0.5, None, None, 2), "accuracy")
+    'a is 50.00 points ahead of b: too few seeds'
+    """
     sign = 1 if metric == "loss" else -1
     low, high = (None, None) if behind.low is None or behind.high is None else sorted((sign * behind.low, sign * behind.high))
     ahead = Difference(sign * behind.mean, low, high, behind.seeds)
-    unit = " points" if metric == "accuracy" else ""
-    gain, bounds, verdict = (cell.text for cell in difference_cells(ahead, metric))
-    words = verdict if low is None else f"95% interval {bounds}"
-    doubt = "" if ahead.shown or low is None else ", which includes 0"
-    return f"{first} {gain}{unit} to {second}; {words}{doubt}"
+    lead = f"{first} is {points(ahead.mean, metric)}{' points' if is_share(metric) else ''} ahead of {other}"
+    _, bounds, verdict = (cell.text for cell in difference_cells(ahead, metric))
+    if low is None:
+        return f"{lead}: {verdict}"
+    return f"{lead}; 95% interval {bounds}" if ahead.shown else f"{lead}, but the 95% interval {bounds} includes 0"
 
 
 def _bound(report: Report, protocol: str, metric: str) -> str:

@@ -13,7 +13,7 @@ from coterie.results.report.content import content
 
 __all__ = ["render", "write_page"]
 
-PARTS = {"STYLE": "page.css", "PLOTLY": "plotly.min.js", "SCRIPT": "page.js"}
+PARTS = {"STYLE": "page.css", "PLOTLY": "plotly.min.js", "KIT": "page.kit.js", "SCRIPT": "page.js"}
 
 
 def render(report: Report) -> str:

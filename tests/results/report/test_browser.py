@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from tests.report.ledgers import ROUNDS, accuracy, write_run
+from tests.results.ledgers import ROUNDS, accuracy, write_run
 
 from coterie.ledger import events
 from coterie.results.report import gather, write_page

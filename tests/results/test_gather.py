@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.report.ledgers import write_run
+from tests.results.ledgers import write_run
 
 from coterie.errors import UserError
 from coterie.results.report import gather

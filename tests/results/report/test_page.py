@@ -13,7 +13,7 @@ from itertools import islice
 from statistics import mean, stdev
 
 import pytest
-from tests.report.ledgers import ROUNDS, accuracy, write_run
+from tests.results.ledgers import ROUNDS, accuracy, write_run
 
 from coterie.cli import main as cli
 from coterie.ledger import events
