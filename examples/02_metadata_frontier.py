@@ -31,9 +31,10 @@ from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.methods.split_metadata import MetaTraining, Upper
 from coterie.population import Population
-from coterie.results.report.style import BYTES, PER_CENT, blank, colour, save, styled
+from coterie.results.report.figures import BYTES
 from coterie.results.tables import amount
 from coterie.site import SERVER, ModelCache
+from coterie.style import PER_CENT, blank, colour, save, styled
 from coterie.training.optimisers import Sgd
 
 LEVELS = ("G1", "G2", "G3")

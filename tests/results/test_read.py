@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks.report import write_ledger
+from coterie.results.report.read import Amount, Run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.ledger import Ledger, events
 from coterie.results.report import gather, read_run, write_page
-from coterie.results.report.read import Amount, Run
 from coterie.results.summary import summarise
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run

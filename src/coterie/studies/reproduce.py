@@ -289,7 +289,7 @@ class Reproduction:
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
-        from coterie.results.report.style import save, styled
+        from coterie.style import save, styled
 
         folder.mkdir(parents=True, exist_ok=True)
         with styled():

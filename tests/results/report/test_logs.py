@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from coterie.engines import Inline
-from coterie.ledger import events
 from coterie.results.report.exhibits import exhibits_of
 from coterie.results.report.gather import gather
+
+from coterie.engines import Inline
+from coterie.ledger import events
 from coterie.results.report.reproduced import figure_of
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run

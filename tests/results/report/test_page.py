@@ -13,6 +13,7 @@ from itertools import islice
 from statistics import mean, stdev
 
 import pytest
+from coterie.results.report.style import styled
 from tests.results.ledgers import ROUNDS, accuracy, write_run
 
 from coterie.cli import main as cli
@@ -20,7 +21,6 @@ from coterie.ledger import events
 from coterie.results.report import gather, render, write_figures
 from coterie.results.report.content import content
 from coterie.results.report.figures import _figures
-from coterie.results.report.style import styled
 from coterie.results.summary import summarise
 
 SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"

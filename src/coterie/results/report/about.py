@@ -88,11 +88,7 @@ def rejected(report: Report) -> dict[str, Any]:
     why = Counter((arm.label, _reason(event)) for arm, _, event in found)
     listed = [[label, times, reason] for (label, reason), times in why.most_common(20)]
     note = f"The first {REJECTIONS} of {len(found):,}." if len(found) > REJECTIONS else ""
-    stops = [
-        f"{run.folder.name} was stopped and resumed after round {event['round']}{', with changed code' if event.get('changed_code') else ''}."
-        for run in report.runs
-        for event in run.tally.resumes
-    ]
+    stops = [f"{run.folder.name} was stopped and resumed after round {each['round']}." for run in report.runs for each in run.tally.resumes]
     return {
         "counts": counts,
         "stops": stops,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from coterie.results.comparison import Reach, measured, reached
 from coterie.results.gather import Report
@@ -19,12 +19,13 @@ from coterie.results.report.clients import clients_under, values_of
 from coterie.results.report.costs import kinds_by_size, kinds_of
 from coterie.results.report.curves import METRICS, Curve, axis_of, curve_of, loss_of, metrics_of
 from coterie.results.report.logs import images_of, logs_of
-from coterie.results.report.style import BYTES, HATCHES, PER_CENT, blank, colour, line_of, save, styled
 from coterie.results.statistics import box
-from coterie.results.tables import share
+from coterie.results.tables import amount, share
+from coterie.style import HATCHES, PER_CENT, blank, colour, line_of, save, styled
 
-__all__ = ["write_figures"]
+__all__ = ["BYTES", "write_figures"]
 
+BYTES = FuncFormatter(lambda value, _: amount(value).replace(".00", ""))
 AXES = {"rounds": "round", "bytes": "sent, up and down", "seconds": "seconds"}
 
 

@@ -41,7 +41,7 @@ def protocols(report: Report) -> dict[str, Any]:
         arms = [arm.label for arm in report.arms if score(arm, protocol) is not None]
         whose = "all" if len(arms) == len(report.arms) else ", ".join(arms)
         rows.append([protocol, what(protocol) or "a measure of the user's own", clients_of(report, protocol) or "at the server", whose])
-    note = "A mean over clients counts every client once, whatever it holds. At the end it is over all clients that could be measured."
+    note = "A mean over clients counts every client once, whatever it holds."
     return as_page(Sheet("", ["protocol", "what is measured", "over", "methods"], rows, note))
 
 
