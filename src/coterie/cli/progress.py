@@ -20,15 +20,24 @@ Show: TypeAlias = Callable[[str, int], list[Listener]]
 """Given a title and a number of rounds, the listeners that show such a run."""
 
 
-def latest(tally: Tally) -> str:
-    """The last accuracy under each protocol, in words.
+BAR = 10
+OTHERS = 38
+"""Columns of a terminal that a bar takes beside its title and what was found: the bar, counts and times."""
+
+
+def latest(tally: Tally, room: int | None = None) -> str:
+    """The last accuracy under each protocol, in words: under all of them, or under those for which there is room.
 
     >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.5}
-    >>> latest(Tally.of([seen, {**seen, "metric": "loss"}]))
-    'global 50.00%'
+    >>> tally = Tally.of([seen, {**seen, "metric": "loss"}, {**seen, "protocol": "local_post"}])
+    >>> latest(tally), latest(tally, room=20)
+    ('global 50.00%  local_post 50.00%', 'global 50.00%')
     """
     found = {protocol: tally.last(protocol) for protocol in tally.means}
-    return "  ".join(f"{protocol} {100 * last.value:.2f}%" for protocol, last in found.items() if last is not None)
+    words = [f"{protocol} {100 * last.value:.2f}%" for protocol, last in found.items() if last is not None]
+    while len(words) > 1 and room is not None and len("  ".join(words)) > room:
+        words.pop()
+    return "  ".join(words)
 
 
 def clock(seconds: float) -> str:
@@ -75,7 +84,7 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
         yield lambda title, rounds: []
     elif console.is_terminal:
         found = TextColumn("{task.fields[found]}", table_column=Column(ratio=1, no_wrap=True))
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=10), MofNCompleteColumn(), Times(), found)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=BAR), MofNCompleteColumn(), Times(), found)
         with Progress(*columns, console=console, expand=True) as progress:
             whole = None if runs is None else progress.add_task("runs", total=runs, found="", done=0.0)
             yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
@@ -97,7 +106,8 @@ def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> L
                 progress.update(bar, completed=before)
             case "round":
                 done = (event["round"] - before) / max(1, rounds - before)
-                progress.update(bar, completed=event["round"], found=latest(tally), done=done)
+                room = progress.console.width - OTHERS - max(len(task.description) for task in progress.tasks)
+                progress.update(bar, completed=event["round"], found=latest(tally, room), done=done)
                 _move(progress, whole, 1 / rounds)
             case "end" if whole is not None:
                 _move(progress, whole, (rounds - event["round"]) / rounds)  # it reached its target early

@@ -260,14 +260,18 @@ def unequal_work(arms: Sequence[ArmRuns]) -> list[str]:
     ['local work differs: local 2,400 steps, others 8,400; a difference may come from more training and not from the method']
     """
     steps = {arm.label: arm.steps for arm in arms if not arm.bound and arm.steps}
-    usual = max(steps.values(), key=list(steps.values()).count, default=0)
-    unlike = {label: count for label, count in steps.items() if abs(count - usual) > EQUAL * usual}
+    usual = max(steps.values(), key=lambda count: sum(_equal(count, other) for other in steps.values()), default=0)
+    unlike = {label: count for label, count in steps.items() if not _equal(usual, count)}
     if not unlike:
         return []
     told = ", ".join(f"{label} {count:,} steps" for label, count in unlike.items())
     rest = [label for label in steps if label not in unlike]
     whose = rest[0] if len(rest) == 1 else "others"
     return [f"local work differs: {told}, {whose} {usual:,}; a difference may come from more training and not from the method"]
+
+
+def _equal(usual: int, count: int) -> bool:
+    return abs(count - usual) <= EQUAL * usual
 
 
 def _standing(arm: ArmRuns) -> Standing:
