@@ -140,9 +140,14 @@ def test_a_lost_first_line_and_lost_rounds_are_told(comparison_folder, tmp_path)
 def test_a_ledger_of_a_thousand_rounds_is_parsed_once_a_round_and_not_once_a_message(tmp_path, monkeypatch) -> None:
     """Two hundred thousand exchanges; how long ten times as many take is for `benchmarks/report.py` to say."""
     folder = write_ledger(tmp_path / "run", rounds=1000, clients=100, measured=True)
-    parsed = []
+    parsed: list[str] = []
     take = Tally.on_event
-    monkeypatch.setattr(Tally, "on_event", lambda tally, event: (parsed.append(event["event"]), take(tally, event)) and None)
+
+    def counted(tally: Tally, event: dict) -> None:
+        parsed.append(event["event"])
+        take(tally, event)
+
+    monkeypatch.setattr(Tally, "on_event", counted)
     found = gather([folder])
     assert parsed.count("exchange") < 200 + 2 * 1000
     assert parsed.count("evaluation") < 300 + 4 * 1000

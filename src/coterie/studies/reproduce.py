@@ -308,7 +308,7 @@ def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Pat
         folders = [each.folder for each in _arms(recipe, scale, runs, key, plan)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    judged = [Judged(claim, "not judged", (), ()) if scale == SMOKE else judge(claim, cells) for claim in recipe.claims]
+    judged = [_not_judged(claim) if scale == SMOKE and claim.comparisons else judge(claim, cells) for claim in recipe.claims]
     return Reproduction(recipe, scale, cells, judged, about)
 
 
@@ -353,6 +353,10 @@ def judge(claim: Claim, cells: Mapping[Key, Found]) -> Judged:
     seeds = range(min((len(cell.values) for cell in cells.values()), default=0))
     alone = [{key: cell.at(seed) for key, cell in cells.items()} for seed in seeds]
     return Judged(claim, verdict, found, tuple(sum(_holds(each, one) is True for one in alone) for each in claim.comparisons))
+
+
+def _not_judged(claim: Claim) -> Judged:
+    return Judged(claim, "not judged", (), ())
 
 
 def _holds(comparison: Comparison, cells: Mapping[Key, Found]) -> bool | None:
