@@ -14,7 +14,7 @@ from rich.text import Text
 from coterie.ledger import Event, Listener
 from coterie.results.tally import Tally
 
-__all__ = ["Show", "board", "clock", "watching"]
+__all__ = ["Show", "Times", "board", "clock", "latest", "watching"]
 
 Show: TypeAlias = Callable[[str, int], list[Listener]]
 """Given a title and a number of rounds, the listeners that show such a run."""

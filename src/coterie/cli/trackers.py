@@ -34,7 +34,7 @@ from coterie.results.gather import flatten
 from coterie.results.read import read_run
 from coterie.results.tally import Tally
 
-__all__ = ["TRACKERS", "Scalars", "Tracker", "TrackerName", "tracking"]
+__all__ = ["TRACKERS", "MLflow", "Scalars", "TensorBoard", "Tracker", "TrackerName", "tracking"]
 
 TrackerName = Literal["tensorboard", "mlflow"]
 
@@ -79,11 +79,14 @@ class Scalars:
         return {**rounds, **{f"bytes/setup_{way}": self.tally.total(way, setup=True) for way in ways}}
 
     def _trained(self, round: int) -> dict[str, float]:
-        sites = {"training": "clients", "server": "server"}
-        done = {name: self.tally.trained(site=site).steps for name, site in sites.items()}
-        losses = {name: self.tally.losses(site) for name, site in sites.items()}
-        found: dict[str, float] = {f"{name}/steps": steps for name, steps in done.items() if steps}
-        return found | {f"{name}/loss": curve[round] for name, curve in losses.items() if round in curve}
+        found: dict[str, float] = {}
+        for name, site in (("training", "clients"), ("server", "server")):
+            if steps := self.tally.trained(site=site).steps:
+                found[f"{name}/steps"] = steps
+            now = self.tally.training.get(site, {}).get(round)
+            if now is not None and now.loss is not None:
+                found[f"{name}/loss"] = now.loss
+        return found
 
 
 class Tracker(ABC):

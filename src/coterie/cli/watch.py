@@ -21,7 +21,7 @@ from coterie.results.summary import costs_of
 from coterie.results.tables import Sheet, number
 from coterie.results.tally import Tally
 
-__all__ = ["Tail", "View", "watch"]
+__all__ = ["Tail", "View", "drawn", "watch"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40

@@ -17,7 +17,7 @@ from coterie.errors import RunError
 from coterie.ledger import Event, events
 from coterie.results.statistics import crossing, fairness, running_sums
 
-__all__ = ["Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "Work"]
+__all__ = ["SETUP", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "Work"]
 
 SETUP = 0
 """The round in which a run is set up."""
@@ -126,8 +126,12 @@ class Tally:
     """Protocol -> the last accuracy by class."""
     traffic: dict[int, dict[tuple[str, str], Amount]] = field(default_factory=_three(Amount))
     """Round (0 is the setup) -> direction and kind -> bytes."""
-    work: dict[int, dict[tuple[str, str], Work]] = field(default_factory=_three(Work))
-    """Round -> purpose (training, evaluation) and site (clients, server) -> what was trained."""
+    sent: dict[tuple[str, bool], Amount] = field(default_factory=_two(Amount))
+    """Direction, and whether in the setup -> bytes of all kinds and rounds."""
+    work: dict[tuple[str, str, bool], Work] = field(default_factory=_two(Work))
+    """Purpose (training, evaluation), site (clients, server), and whether in the setup -> what was trained."""
+    training: dict[str, dict[int, Work]] = field(default_factory=_three(Work))
+    """Site -> round -> what was trained there for training's sake."""
     seconds: dict[int, float] = field(default_factory=dict)
     where: dict[str, float] = field(default_factory=_two(float))
     """Where the seconds went."""
@@ -162,8 +166,7 @@ class Tally:
             case "evaluation" if "epoch" not in event:  # a new client's has an event of its own
                 self._take_evaluation(event)
             case "training":
-                done = (int(event["steps"]), int(event["samples"]), event["loss"])
-                self.work[int(event["round"])][str(event["purpose"]), str(event["site"])].add(*done)
+                self._take_training(event)
             case "classes":
                 self.classes[event["protocol"]] = ByClass(int(event["round"]), event["accuracy"], event.get("confusion"))
             case "log":
@@ -174,9 +177,16 @@ class Tally:
 
     def add_bytes(self, round: int, direction: str, kind: str, payload: int, framed: int, times: int = 1) -> None:
         """Count a message, or several that are alike."""
-        amount = self.traffic[round][direction, kind]
-        amount.payload += payload * times
-        amount.framed += framed * times
+        for amount in (self.traffic[round][direction, kind], self.sent[direction, round == SETUP]):
+            amount.payload += payload * times
+            amount.framed += framed * times
+
+    def _take_training(self, event: Event) -> None:
+        purpose, site, round = str(event["purpose"]), str(event["site"]), int(event["round"])
+        done = (int(event["steps"]), int(event["samples"]), event["loss"])
+        self.work[purpose, site, round == SETUP].add(*done)
+        if purpose == "training":
+            self.training[site][round].add(*done)
 
     def _take_evaluation(self, event: Event) -> None:
         protocol, metric, client = event["protocol"], event["metric"], event["client"]
@@ -298,12 +308,8 @@ class Tally:
 
     def total(self, direction: str, *, setup: bool = False, framed: bool = False) -> int:
         """Bytes in one direction, in rounds or in the setup: the payload, or as framed."""
-        return sum(
-            amount.framed if framed else amount.payload
-            for round, sent in self.traffic.items()
-            for (way, _), amount in sent.items()
-            if way == direction and (round == SETUP) == setup
-        )
+        amount = self.sent.get((direction, setup), Amount())
+        return amount.framed if framed else amount.payload
 
     def by_kind(self, *, setup: bool = False) -> dict[str, int]:
         """Payload bytes by kind of content, up and down, in rounds or in the setup."""
@@ -329,13 +335,12 @@ class Tally:
     def trained(self, purpose: str = "training", site: str = "clients", *, setup: bool | None = None) -> Work:
         """Training for a purpose at a site: in the setup (pretraining), in rounds, or in both."""
         total = Work()
-        for round, done in self.work.items():
-            if (purpose, site) in done and setup in (None, round == SETUP):
-                each = done[purpose, site]
-                total.add(each.steps, each.samples, None)
+        for part in (True, False) if setup is None else (setup,):
+            done = self.work.get((purpose, site, part), Work())
+            total.add(done.steps, done.samples, None)
         return total
 
     def losses(self, site: str = "clients") -> dict[int, float]:
-        """Round -> the mean loss of the training in it."""
-        found = {round: done["training", site].loss for round, done in sorted(self.work.items()) if ("training", site) in done}
-        return {round: loss for round, loss in found.items() if loss is not None and round != SETUP}
+        """Round -> the mean loss of the training in it, the setup's left out."""
+        found = {round: done.loss for round, done in sorted(self.training.get(site, {}).items()) if round != SETUP}
+        return {round: loss for round, loss in found.items() if loss is not None}

@@ -30,26 +30,13 @@ def content(report: Report) -> dict[str, Any]:
     >>> page["title"], page["scores"]["global"]["accuracy"]["rows"]
     ('toy', [['fedavg', '50.00%', '50.00%', '50.00%', '1']])
     """
-    protocols, axes = measured(report.arms), [axis_of(arm) for arm in report.arms]
-    metrics = {protocol: metrics_of(report, protocol) for protocol in protocols}
     page = {
         "title": report.name,
         "subtitle": about.subtitle(report),
         "facts": about.facts(report),
         "notices": report.notices,
-        "thinned": _thinned(report, axes),
         "arms": [{"label": arm.label, "seeds": [run.tally.seed for run in arm.runs], "bound": arm.bound} for arm in report.arms],
-        "protocols": {p: {"what": scores.what(p), "clients": scores.clients_of(report, p), "metrics": metrics[p]} for p in protocols},
-        "measures": scores.protocols(report),
-        "metrics": METRICS,
-        "cards": {p: cards(report, p) for p in protocols},
-        "axes": [asdict(axis) for axis in axes],
-        "curves": {p: {m: _curves(report, axes, p, m) for m in metrics[p]} for p in protocols},
-        "scores": {p: {m: scores.scores(report, p, m) for m in metrics[p] if m not in HIDDEN} for p in protocols},
-        "differences": {p: scores.differences_under(report, p) for p in protocols if "accuracy" in metrics[p]}
-        if len(report.arms) > 1
-        else {},
-        "targets": {p: scores.targets(report, p) for p in protocols if "accuracy" in metrics[p]},
+        **_accuracies(report),
         "domains": scores.domains(report),
         "classes": scores.classes(report),
         "clients": clients.clients(report),
@@ -66,6 +53,30 @@ def content(report: Report) -> dict[str, Any]:
     }
     cleaned: dict[str, Any] = _clean(page)
     return cleaned
+
+
+def _accuracies(report: Report) -> dict[str, Any]:
+    """What is switched together: everything by protocol, and by metric."""
+    axes = [axis_of(arm) for arm in report.arms]
+    metrics = {protocol: metrics_of(report, protocol) for protocol in measured(report.arms)}
+    scored = [protocol for protocol, found in metrics.items() if "accuracy" in found]
+    compared = scored if len(report.arms) > 1 else []
+    return {
+        "thinned": _thinned(report, axes),
+        "protocols": {
+            p: {"what": scores.what(p), "clients": scores.clients_of(report, p), "metrics": found} for p, found in metrics.items()
+        },
+        "measures": scores.protocols(report),
+        "metrics": METRICS,
+        "cards": {p: cards(report, p) for p in metrics},
+        "axes": [asdict(axis) for axis in axes],
+        "curves": {p: {metric: _curves(report, axes, p, metric) for metric in found} for p, found in metrics.items()},
+        "scores": {
+            p: {metric: scores.scores(report, p, metric) for metric in found if metric not in HIDDEN} for p, found in metrics.items()
+        },
+        "differences": {p: scores.differences_under(report, p) for p in compared},
+        "targets": {p: scores.targets(report, p) for p in scored},
+    }
 
 
 def _clean(value: Any) -> Any:

@@ -197,7 +197,7 @@ def _draw_lines(_: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
     axes.set(xlabel="round", ylabel=shown["y"] or "value")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if len(shown["values"]) > 1:
-        axes.legend(ncols=min(3, len(shown["values"])))
+        axes.legend(ncols=1 if len(shown["values"]) <= 4 else 2)
 
 
 def _draw_heatmap(figure: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
@@ -206,7 +206,8 @@ def _draw_heatmap(figure: Figure, axes: Axes, shown: Mapping[str, Any]) -> None:
     signed = bool(np.nanmin(matrix) < 0)
     low, high = shown.get("low", -most if signed else None), shown.get("high", most if signed else None)
     drawn = axes.imshow(matrix, cmap="RdBu" if signed else "Blues", vmin=low, vmax=high, aspect="auto")
-    figure.colorbar(drawn, ax=axes, shrink=0.8)
+    if "rows" not in shown:  # else the numbers stand in the cells
+        figure.colorbar(drawn, ax=axes, shrink=0.8)
     axes.set(xlabel=shown["x"] or "column", ylabel=shown["y"] or "row")
     axes.grid(visible=False)
     if "rows" in shown:

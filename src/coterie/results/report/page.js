@@ -28,11 +28,13 @@ const curves = () => {
     const found = D.curves[S.protocol][S.metric];
     const all = arms.filter((i) => found[i] && visible(i));
     const reach = Math.max(0, ...all.map((i) => D.axes[i][S.x].at(-1)));
+    const still = (i) => S.x === "bytes" && D.axes[i].bytes[0] === D.axes[i].bytes.at(-1);
+    const low = Math.min(...all.filter((i) => !still(i)).map((i) => D.axes[i][S.x].find((v) => v > 0) || Infinity), reach || 1);
     const bands = [], lines = [];
     for (const i of all) {
       const x = D.axes[i][S.x], curve = found[i], last = curve.mean.findLast((v) => v !== null);
-      if (S.x === "bytes" && x[0] === x.at(-1)) {
-        lines.push(lineOf(i, S.scale === "log" ? [reach / 1000 || 1, reach || 10] : [0, reach || 1], [last, last], { line: { color: colour(i), width: 2, dash: "dot" }, hovertemplate: `<b>${D.arms[i].label}</b><br>sends nothing in its rounds<br>last: ${shown(last, S.metric)}<extra></extra>` }));
+      if (still(i)) {
+        lines.push(lineOf(i, S.scale === "log" ? [low, reach || 10] : [0, reach || 1], [last, last], { line: { color: colour(i), width: 2, dash: "dot" }, hovertemplate: `<b>${D.arms[i].label}</b><br>sends nothing in its rounds<br>last: ${shown(last, S.metric)}<extra></extra>` }));
         continue;
       }
       if (S.spread === "band" && curve.seeds.length > 1) bands.push(...bandOf(i, x, curve.low, curve.high));
@@ -43,10 +45,7 @@ const curves = () => {
     const axis = { title: { text: AXES[S.x] }, type: S.scale, ...(S.x === "bytes" ? { tickformat: "~s", ticksuffix: "B" } : {}) };
     if (S.scale === "linear") axis.rangemode = "tozero";
     if (S.scale === "linear" && S.x === "rounds" && reach < 10) axis.dtick = 1;
-    if (S.scale === "log") {
-      const low = Math.min(...all.map((i) => D.axes[i][S.x].find((v) => v > 0) || Infinity));
-      axis.dtick = reach > 1000 * low ? 1 : "D2";
-    }
+    if (S.scale === "log") axis.dtick = reach > 1000 * low ? 1 : "D2";
     return { data: [...bands, ...lines], layout: { xaxis: axis, yaxis: { title: { text: `${D.metrics[S.metric] || S.metric}, ${S.protocol}` }, ...(isShare(S.metric) ? { tickformat: ".1~%" } : {}) } } };
   };
   const several = D.arms.some((arm) => arm.seeds.length > 1);
