@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-__all__ = ["FORMATS", "HATCHES", "PER_CENT", "THOUSANDS", "blank", "colour", "line_of", "save", "styled", "write_figure"]
+__all__ = ["FORMATS", "HATCHES", "PER_CENT", "THOUSANDS", "blank", "colour", "line_of", "save_figure", "styled", "write_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800", "#000000")
 """Okabe and Ito's, the yellow darkened: it does not show on paper."""
@@ -91,7 +91,7 @@ def line_of(index: int, points: int) -> dict[str, Any]:
     }
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure in every format; the same figure gives the same bytes."""
     paths = [folder / f"{name}.{form}" for form in formats]
     figure.draw_without_rendering()

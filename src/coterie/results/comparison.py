@@ -25,12 +25,12 @@ __all__ = [
     "Standing",
     "contrast",
     "differences",
+    "last_score",
     "means_of",
     "measured",
     "over_clients",
     "reached",
     "read_arms",
-    "score",
     "unequal_work",
     "unlike_clients",
 ]
@@ -204,7 +204,7 @@ def means_of(arm: ArmRuns, protocol: str, metric: str = "accuracy") -> dict[int,
     return {seed: last for seed, last in found.items() if last is not None}
 
 
-def score(arm: ArmRuns, protocol: str, metric: str = "accuracy") -> Estimate | None:
+def last_score(arm: ArmRuns, protocol: str, metric: str = "accuracy") -> Estimate | None:
     """The last value of a metric, over seeds."""
     found = means_of(arm, protocol, metric)
     return estimate(last.value for last in found.values()) if found else None
@@ -277,7 +277,7 @@ def _equal(usual: int, count: int) -> bool:
 def _standing(arm: ArmRuns) -> Standing:
     tallies = [run.tally for run in arm.runs]
     protocols = measured([arm])
-    accuracy = {protocol: found for protocol in protocols if (found := score(arm, protocol)) is not None}
+    accuracy = {protocol: found for protocol in protocols if (found := last_score(arm, protocol)) is not None}
     clients = {protocol: over for protocol in protocols if (over := over_clients(arm, protocol)) is not None}
     return Standing(
         arm.label,

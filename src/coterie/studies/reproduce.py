@@ -289,11 +289,11 @@ class Reproduction:
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
-        from coterie.style import save, styled
+        from coterie.style import save_figure, styled
 
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
-            save(figure_of(self.table()), folder, "result", ("svg", "png"))
+            save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
         (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
         (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
 

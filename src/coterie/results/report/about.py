@@ -12,7 +12,7 @@ from coterie.ledger import Event
 from coterie.results.gather import Report, flatten
 from coterie.results.tables import Cell, Sheet, as_page, bytes_cell, seconds_cell
 
-__all__ = ["facts", "rejected", "runs", "settings", "subtitle", "versions"]
+__all__ = ["facts", "packages", "rejected", "runs", "settings", "subtitle"]
 
 REJECTIONS = 200
 """Rejected replies that are listed one by one."""
@@ -142,7 +142,7 @@ def settings(report: Report) -> dict[str, Any]:
     return as_page(Sheet("", ["key", "method", "value"], rows))
 
 
-def versions(report: Report) -> dict[str, Any]:
+def packages(report: Report) -> dict[str, Any]:
     """Packages that the runs were made with."""
     found = Counter((name, str(version)) for tally in report.tallies for name, version in tally.start.get("versions", {}).items())
     return as_page(Sheet("", ["package", "version", "runs"], [[name, version, count] for (name, version), count in found.items()]))

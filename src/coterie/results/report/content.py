@@ -49,7 +49,7 @@ def content(report: Report) -> dict[str, Any]:
         "rejected": about.rejected(report),
         "runs": about.runs(report),
         "settings": about.settings(report),
-        "versions": about.versions(report),
+        "versions": about.packages(report),
     }
     cleaned: dict[str, Any] = _clean(page)
     return cleaned

@@ -21,7 +21,7 @@ from coterie.results.report.curves import METRICS, Curve, axis_of, curve_of, los
 from coterie.results.report.logs import images_of, logs_of
 from coterie.results.statistics import box
 from coterie.results.tables import amount, share
-from coterie.style import HATCHES, PER_CENT, blank, colour, line_of, save, styled
+from coterie.style import HATCHES, PER_CENT, blank, colour, line_of, save_figure, styled
 
 __all__ = ["BYTES", "write_figures"]
 
@@ -33,7 +33,7 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     """Every figure that the runs have numbers for, in every format."""
     folder.mkdir(parents=True, exist_ok=True)
     with styled():
-        return [path for name, figure in _figures(report) for path in save(figure, folder, name)]
+        return [path for name, figure in _figures(report) for path in save_figure(figure, folder, name)]
 
 
 def _figures(report: Report) -> Iterator[tuple[str, Figure]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
-from coterie.results.comparison import ArmRuns, Reach, differences, over_clients, reached, score
+from coterie.results.comparison import ArmRuns, Reach, differences, last_score, over_clients, reached
 from coterie.results.gather import Report
 from coterie.results.report.curves import METRICS, metrics_of
 from coterie.results.sheets import clients_text, difference_cells
@@ -39,7 +39,7 @@ def cards(report: Report, protocol: str) -> list[Card]:
 
 def ranked(arms: Sequence[ArmRuns], protocol: str, metric: str) -> list[tuple[ArmRuns, Estimate]]:
     """Arms by their last value, the best first; bounds are no rivals, and only stand here if there are no others."""
-    found = [(arm, last) for arm in arms if (last := score(arm, protocol, metric)) is not None]
+    found = [(arm, last) for arm in arms if (last := last_score(arm, protocol, metric)) is not None]
     rivals = [pair for pair in found if not pair[0].bound] or found
     return sorted(rivals, key=lambda pair: pair[1].mean if metric == "loss" else -pair[1].mean)
 
@@ -81,7 +81,7 @@ def _margin(first: str, other: str, behind: Difference, metric: str) -> str:
 
 
 def _bound(report: Report, protocol: str, metric: str) -> str:
-    found = [(arm.label, last) for arm in report.arms if arm.bound and (last := score(arm, protocol, metric)) is not None]
+    found = [(arm.label, last) for arm in report.arms if arm.bound and (last := last_score(arm, protocol, metric)) is not None]
     return "".join(f"; {label}, with all data in one place, has {number(last.mean, metric)}" for label, last in found)
 
 

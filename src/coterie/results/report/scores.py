@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from coterie.protocols import PROTOCOLS
-from coterie.results.comparison import ArmRuns, Reach, differences, measured, over_clients, reached, score
+from coterie.results.comparison import ArmRuns, Reach, differences, last_score, measured, over_clients, reached
 from coterie.results.gather import Report
 from coterie.results.sheets import clients_text, difference_cells, rounds_cell
 from coterie.results.statistics import RUNNING, best_of, estimate
@@ -38,7 +38,7 @@ def protocols(report: Report) -> dict[str, Any]:
     """Every protocol: its sentence, over how many clients, and for which methods."""
     rows = []
     for protocol in measured(report.arms):
-        arms = [arm.label for arm in report.arms if score(arm, protocol) is not None]
+        arms = [arm.label for arm in report.arms if last_score(arm, protocol) is not None]
         whose = "all" if len(arms) == len(report.arms) else ", ".join(arms)
         rows.append([protocol, what(protocol) or "a measure of the user's own", clients_of(report, protocol) or "at the server", whose])
     note = "A mean over clients counts every client once, whatever it holds."
@@ -47,7 +47,7 @@ def protocols(report: Report) -> dict[str, Any]:
 
 def scores(report: Report, protocol: str, metric: str) -> dict[str, Any]:
     """Last, best and mean of the last five over seeds; beside a mean over clients, what it hides."""
-    found = {arm.label: last for arm in report.arms if (last := score(arm, protocol, metric)) is not None}
+    found = {arm.label: last for arm in report.arms if (last := last_score(arm, protocol, metric)) is not None}
     rivals = [found[arm.label].mean for arm in report.arms if arm.label in found and not arm.bound]
     best = best_of(rivals, metric) if len(rivals) > 1 else None
     hidden = metric == "accuracy" and any(over_clients(arm, protocol) for arm in report.arms)
@@ -89,7 +89,7 @@ def _of_curves(arm: ArmRuns, protocol: str, metric: str) -> list[Cell]:
 
 def differences_under(report: Report, protocol: str) -> list[dict[str, Any] | None]:
     """For each arm as the baseline, what the others have more, paired by seed; None where it was not measured so."""
-    return [_differences(report, base, protocol) if score(base, protocol) else None for base in report.arms]
+    return [_differences(report, base, protocol) if last_score(base, protocol) else None for base in report.arms]
 
 
 def _differences(report: Report, base: ArmRuns, protocol: str) -> dict[str, Any]:
