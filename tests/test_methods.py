@@ -86,7 +86,7 @@ def test_local_is_each_client_alone(tmp_path) -> None:
 def test_centralised_books_the_data_it_gathers(tmp_path) -> None:
     result = run(small_experiment(Centralised()), tmp_path / "run")
     assert result.summary["bytes"]["setup_up"] == 300 * (64 + 8)
-    assert result.summary["bytes"]["by_kind"] == {"data": 300 * 72}
+    assert result.summary["bytes"]["setup_by_kind"] == {"data": 300 * 72}
     with pytest.raises(UserError, match="own order of pixels"):
         run(small_experiment(Centralised()).replace(partition={"name": "permuted", "clients": 5}), tmp_path / "other")
 

@@ -22,7 +22,6 @@ from coterie.ledger import Ledger, events
 from coterie.method import task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
-from coterie.results.summary import summarise
 from coterie.running.experiment import Experiment, NewClients
 from coterie.running.provenance import code_digest
 from coterie.running.rounds import new_folder, resume, run
@@ -287,21 +286,6 @@ def test_any_number_of_exchanges_in_a_round(tmp_path) -> None:
     ]
     assert [f for f in found if f[0] == "echo" and f[1] == "up"] == [("echo", "up", k, "greeting", 4 * (k + 1)) for k in range(5)]
     assert sum(f[0] == "train" and f[1] == "up" for f in found) == 5
-
-
-def test_summary_numbers_by_hand() -> None:
-    lines = [{"event": "start", "experiment": {"evaluation": {"targets": [0.5]}}}]
-    values = [0.1, 0.6, 0.4, 0.5, 0.6, 0.45, 0.7]
-    for round, value in enumerate(values, 1):
-        lines.append({"event": "exchange", "round": round, "direction": "up", "kind": "weights", "payload_bytes": 10, "framed_bytes": 12})
-        lines.append({"event": "evaluation", "round": round, "protocol": "global", "client": None, "metric": "accuracy", "value": value})
-        lines.append({"event": "round", "round": round, "seconds": 0.5})
-    summary = summarise(lines)
-    assert summary["protocols"]["global"]["accuracy"] == {"last": 0.7, "best": 0.7, "mean_of_last_five": pytest.approx(0.53)}
-    crossings = summary["targets"]["global"]["0.5"]
-    assert crossings == {"first_crossing": {"round": 2, "bytes": 20}, "running_mean": {"round": 6, "bytes": 60}}
-    assert summary["seconds"] == 3.5
-    assert summary["bytes"]["framed_up"] == 84
 
 
 def test_ten_thousand_clients_use_no_more_memory_a_round_than_one_thousand(tmp_path) -> None:
