@@ -104,7 +104,11 @@ class Replies(Iterator[Reply]):
 class Federation:
     """What server code may do in a round: look at the server's own Site, and ask clients.
 
-    A method is handed one; `Method` shows it at work.
+    A method is handed one; `Method` shows it at work. In a method's own `round`:
+
+    >>> def round(self, state, fed):
+    ...     replies = fed.ask("train", state, like=state)  # every client of `fed.cohort`
+    ...     return means(replies, "model")
     """
 
     round: int
@@ -238,6 +242,13 @@ def fine_tune(
         start: the network before.
         one_epoch: how one epoch is trained, where it is not by plain cross-entropy.
         judged: of what is trained, the network that is measured.
+
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> from coterie.site import ModelCache
+    >>> from coterie.testing import small_experiment
+    >>> site = small_experiment(FedAvg()).population().site(0, 1, ModelCache())
+    >>> len(fine_tune(site, Record(epochs=3), site.fresh()).tensors["curve"])
+    4
     """
 
     def plain(params: Record, optimiser: Record, training: Training, purpose: str) -> Fitted:

@@ -105,7 +105,20 @@ def cores() -> int:
 
 
 class Engine(ABC):
-    """Delivers jobs. All engines give the same bits."""
+    """Delivers jobs. All engines give the same bits.
+
+    One of your own is named by its path (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`:
+
+    >>> from coterie.engines import Inline
+    >>> class Backwards(Inline):
+    ...     def deliver(self, jobs):
+    ...         done = {job.client: self._performer.perform(job) for job in reversed(jobs)}
+    ...         return (done[job.client] for job in jobs)
+    >>> from coterie.testing import check_method
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> check_method(FedAvg(), engines=[Backwards]).summary["rounds"]
+    3
+    """
 
     def warm(self) -> None:  # noqa: B027 (most engines have nothing to begin)
         """Begin what takes long and needs no stage, while the caller loads data."""

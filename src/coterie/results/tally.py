@@ -17,7 +17,7 @@ from coterie.errors import RunError
 from coterie.ledger import Event, events
 from coterie.results.statistics import crossing, fairness, running_sums
 
-__all__ = ["SETUP", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "Work"]
+__all__ = ["SETUP", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "WorkDone"]
 
 SETUP = 0
 """The round in which a run is set up."""
@@ -67,7 +67,7 @@ class Amount:
 
 
 @dataclass
-class Work:
+class WorkDone:
     """Training that was done: gradient steps, samples gone through, and the loss on the way, weighted by samples."""
 
     steps: int = 0
@@ -128,9 +128,9 @@ class Tally:
     """Round (0 is the setup) -> direction and kind -> bytes."""
     sent: dict[tuple[str, bool], Amount] = field(default_factory=_two(Amount))
     """Direction, and whether in the setup -> bytes of all kinds and rounds."""
-    work: dict[tuple[str, str, bool], Work] = field(default_factory=_two(Work))
+    work: dict[tuple[str, str, bool], WorkDone] = field(default_factory=_two(WorkDone))
     """Purpose (training, evaluation), site (clients, server), and whether in the setup -> what was trained."""
-    training: dict[str, dict[int, Work]] = field(default_factory=_three(Work))
+    training: dict[str, dict[int, WorkDone]] = field(default_factory=_three(WorkDone))
     """Site -> round -> what was trained there for training's sake."""
     seconds: dict[int, float] = field(default_factory=dict)
     where: dict[str, float] = field(default_factory=_two(float))
@@ -332,11 +332,11 @@ class Tally:
             return None
         return Reached(at, self.bytes_by([at])[0], running_sums(self.seconds, [at])[0])
 
-    def trained(self, purpose: str = "training", site: str = "clients", *, setup: bool | None = None) -> Work:
+    def trained(self, purpose: str = "training", site: str = "clients", *, setup: bool | None = None) -> WorkDone:
         """Training for a purpose at a site: in the setup (pretraining), in rounds, or in both."""
-        total = Work()
+        total = WorkDone()
         for part in (True, False) if setup is None else (setup,):
-            done = self.work.get((purpose, site, part), Work())
+            done = self.work.get((purpose, site, part), WorkDone())
             total.add(done.steps, done.samples, None)
         return total
 
