@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import coterie
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -34,4 +36,4 @@ def test_the_two_commands_exist() -> None:
 def test_the_citation_is_of_this_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
-    assert {f"version: {project['version']}", f"license: {project['license']}"} <= set(cited)
+    assert {f"version: {coterie.__version__}", f"license: {project['license']}"} <= set(cited)
