@@ -16,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 	$(INSTALL) -e '.[dev]'
 	touch $@
 
-demo: .venv/core  ## A real comparison on embedded data: four methods, two classes a client.
+demo: .venv/core  ## A real comparison on embedded data: four methods, two classes per client.
 	$(BIN)/coterie compare digits-two-class --methods fedavg,fedprox,local,centralised
 
 test: .venv/dev lint  ## Everything that must hold.

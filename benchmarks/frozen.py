@@ -34,7 +34,7 @@ METHODS: dict[str, FedAvg] = {
 
 
 def train_once(population: Population, cache: ModelCache, method: FedAvg, round: int) -> float:
-    """CPU seconds that one client's task takes: they hear little of a noisy neighbour."""
+    """CPU seconds that one client's task takes, which other processes on the machine disturb little."""
     server, site = (population.site(client, round, cache) for client in (SERVER, 0))
     server.architecture = method.network(server.architecture, SERVER)
     site.architecture = method.network(site.architecture, 0)

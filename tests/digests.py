@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
 }
 PUBLIC: dict[str, Any] = {"data": {**BASE["data"], "public": {"source": "digits", "samples": 60}}}
 MIXED: dict[str, Any] = {**PUBLIC, "model": [{"name": "mlp", "hidden": [16]}, {"name": "mlp", "hidden": [8]}]}
+FALLING = {"name": "piecewise", "values": [[1, 0.9], [2, 0.5]]}
 KEEPING: dict[str, Any] = {"training": {**BASE["training"], "state": "kept"}}
 
 
@@ -47,17 +48,21 @@ CASES: dict[str, dict[str, Any]] = {
     "fedfusion multi": {**_method("fedfusion", operator="multi"), "model": CNN},
     "fedfusion single": {**_method("fedfusion", operator="single"), "model": CNN},
     "fedfusion personal": {**_method("fedfusion", personal=True), "model": CNN},
-    "fml": {**_method("fml", meme={"name": "mlp", "hidden": [8]}, alpha=[[1, 0.9], [2, 0.5]]), "model": MIXED["model"]},
+    "fml": {**_method("fml", meme={"name": "mlp", "hidden": [8]}, alpha=FALLING), "model": MIXED["model"]},
     "split-metadata": {**_method("split-metadata", budget=3, server={"epochs": 3}), "model": CNN},
-    "fccl": {**_method("fccl", pretraining=2), **MIXED},
-    "fccl lockstep": {**_method("fccl", pretraining=2, mode="lockstep", public={"batch": 30}), **MIXED},
-    "fccl average": {**_method("fccl", pretraining=2, average="samples"), **PUBLIC},
-    "fedmd": {**_method("fedmd", pretraining=2), **MIXED},
+    "fccl": {**_method("fccl"), **MIXED, "pretraining": 2},
+    "fccl lockstep": {**_method("fccl-lockstep", public={"batch": 30}), **MIXED, "pretraining": 2},
+    "fccl average": {**_method("fccl", average="samples"), **PUBLIC, "pretraining": 2},
+    "fedmd": {**_method("fedmd"), **MIXED, "pretraining": 2},
     "feddf": {**_method("feddf", steps=5), **MIXED},
-    "feddf-client": {**_method("feddf-client", pretraining=2), **MIXED},
-    "rcfl-public": {**_method("rcfl-public", pretraining=2), **MIXED},
-    "fedmatch-public": {**_method("fedmatch-public", pretraining=2), **MIXED},
-    "local": {**_method("local", pretraining=1), "model": MIXED["model"]},
+    "feddf-client": {**_method("feddf-client"), **MIXED, "pretraining": 2},
+    "rcfl-public": {**_method("rcfl-public"), **MIXED, "pretraining": 2},
+    "fedmatch-public": {**_method("fedmatch-public"), **MIXED, "pretraining": 2},
+    "scaffold": _method("scaffold"),
+    "ditto": _method("ditto"),
+    "fedper": _method("fedper"),
+    "fedproto": _method("fedproto"),
+    "local": {**_method("local"), "model": MIXED["model"], "pretraining": 1},
     "centralised": _method("centralised"),
     "centralised kept": {**_method("centralised"), **KEEPING},
 }

@@ -53,7 +53,7 @@ def test_a_folder_is_named_by_experiment_and_code(tmp_path, monkeypatch) -> None
     first = arm(plan, tmp_path, "fedavg")
     assert first.folder == arm(plan.replace(engine={"name": "inline"}), tmp_path, "fedavg").folder
     assert first.folder != arm(plan.replace(rounds=4), tmp_path, "fedavg").folder
-    monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "another")
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "another")
     assert first.folder != arm(plan, tmp_path, "fedavg").folder
 
 
@@ -120,7 +120,7 @@ def test_an_arm_that_fails_does_not_stop_the_others_and_a_mistake_stops_all(tmp_
 
 ROUNDS = 8
 SETTINGS = [f"rounds={ROUNDS}", "cohort=4", "data.train=400"]
-PROGRAM = "import coterie.running.rounds; coterie.running.rounds._own_code = lambda: 'fixed'; import coterie.cli; coterie.cli.main()"
+PROGRAM = "import coterie.running.rounds; coterie.running.provenance._own_code = lambda: 'fixed'; import coterie.cli; coterie.cli.main()"
 """The command line, with the digest of the code held still: sources may be edited while tests run."""
 
 
@@ -148,7 +148,7 @@ def without_clock(arms: list[Arm], summaries: list[dict]) -> list:
 
 
 def test_a_comparison_stopped_then_killed_runs_only_what_is_missing_and_ends_in_the_same_table(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "fixed")
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "fixed")
     folder = tmp_path / "stopped"
     stopped = start(folder)
     wait_until(stopped, lambda: any(rounds_in(folder).values()))
@@ -195,7 +195,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch) -> None:
         return code, *capsys.readouterr()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "fixed")
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "fixed")
     assert "expected one format" in call("--csv", "--json")[2]
     code, _, err = call("--baseline", "locl")
     assert (code, "did you mean 'local'" in err) == (2, True)

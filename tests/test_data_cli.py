@@ -34,7 +34,7 @@ def said(*words: str | Path) -> str:
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     """The one sentence in which `coterie` refuses, with exit code 2."""
-    monkeypatch.setattr("coterie.cli.signal.signal", lambda *_: None)  # which would outlive the test
+    monkeypatch.setattr("coterie.cli.main.signal.signal", lambda *_: None)  # which would outlive the test
     monkeypatch.setattr(sys, "argv", ["coterie", *map(str, words)])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -89,14 +89,14 @@ def test_names_that_mean_nothing(
     assert not (tmp_path / "new").exists()
 
 
-def test_fetch_of_what_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch_refuses_data_without_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(monkeypatch, capsys, "data", "fetch", "pacs", "--data", tmp_path / "new").startswith(
         "pacs cannot be fetched: get it from"
     )
     assert not (tmp_path / "new").exists()
 
 
-def test_fetch_of_what_is_there(data_folder: Path) -> None:
+def test_fetch_leaves_files_that_are_there_alone(data_folder: Path) -> None:
     if Usps().found(data_folder) is None:
         pytest.skip(f"no real data: usps is missing in {data_folder}")
     assert json.loads(said("data", "fetch", "usps", "--json", "--data", data_folder)) == {
@@ -135,7 +135,7 @@ def test_verify_all_that_is_there(tmp_path: Path, data_folder: Path) -> None:
     assert "mnist" not in out
 
 
-def test_verify_of_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_a_file_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = refused(monkeypatch, capsys, "data", "verify", "usps", "--data", tmp_path)
     assert sentence.startswith(f"{tmp_path / 'usps' / 'usps.bz2'} is missing")
     assert sentence.endswith("run `coterie data fetch usps`")

@@ -1,4 +1,4 @@
-"""The experiments that come with Coterie: each parses, fits its data, and FedAvg takes a step on the issue's four."""
+"""The experiments that come with Coterie: each parses, fits its data, and FedAvg takes a step on those that can be made small."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def present(experiment: Experiment, folder: Path) -> None:
             pytest.skip(f"no real data: {source.name} is missing in {folder} ({source.advice()})")
 
 
-def test_there_is_one_for_every_data_set_of_the_issue() -> None:
+def test_every_promised_experiment_is_there() -> None:
     wanted = {
         "digits-two-class",
         "mnist-shards",

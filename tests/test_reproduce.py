@@ -75,7 +75,7 @@ untestable = "we have no phones"
 @pytest.fixture
 def call(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coterie.running.rounds._own_code", lambda: "fixed")  # sources may be edited while tests run
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "fixed")  # sources may be edited while tests run
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["coterie", "reproduce", *words])

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from pydantic.dataclasses import dataclass
 
 from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.slices import everything
@@ -21,7 +20,7 @@ from coterie.record import read
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.seeds import seed_of
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import SERVER, ModelCache
 from coterie.testing import small_experiment
 
@@ -140,7 +139,7 @@ def test_a_spoiled_client_spoils_itself_and_nobody_else(tmp_path) -> None:
     assert {name for name in digests[0] if digests[0][name] != digests[1][name]} == {"2.2-1.safetensors"}
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Everybody(Partitioner):
     """All rows at every client."""
 

@@ -12,46 +12,92 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.engines import Engine
     from coterie.errors import CoterieError, RunError, UserError
-    from coterie.method import Federation, Method, Reply, task, weighted_mean
-    from coterie.record import Record
+    from coterie.method import Federation, Method, Replies, Reply, fine_tune, means, task
+    from coterie.methods.fedavg import FedAvg
+    from coterie.models import Architecture, Staged, staged
+    from coterie.population import Population
+    from coterie.protocols import PROTOCOLS, Protocol
+    from coterie.record import EMPTY, Record
     from coterie.running.experiment import Experiment
     from coterie.running.rounds import Result, resume, run
-    from coterie.site import Site
-    from coterie.training.objectives import CrossEntropy, Objective, Proximal
+    from coterie.settings import Count, NotNegative, Positive, Share, spec
+    from coterie.site import SERVER, ModelCache, Site
+    from coterie.testing import check_method, small_experiment
+    from coterie.training.loop import Fitted, Frozen, frozen, outputs_of
+    from coterie.training.objectives import CrossEntropy, Distillation, Objective, Proximal, Step, kl_divergence
     from coterie.training.settings import Training
 
 _HOMES = {
+    "engines": ("Engine",),
     "errors": ("CoterieError", "RunError", "UserError"),
-    "method": ("Federation", "Method", "Reply", "task", "weighted_mean"),
-    "record": ("Record",),
+    "method": ("Federation", "Method", "Replies", "Reply", "fine_tune", "means", "task"),
+    "methods.fedavg": ("FedAvg",),
+    "models": ("Architecture", "Staged", "staged"),
+    "population": ("Population",),
+    "protocols": ("PROTOCOLS", "Protocol"),
+    "record": ("EMPTY", "Record"),
     "running.experiment": ("Experiment",),
     "running.rounds": ("Result", "resume", "run"),
-    "site": ("Site",),
-    "training.objectives": ("CrossEntropy", "Objective", "Proximal"),
+    "settings": ("Count", "NotNegative", "Positive", "Share", "spec"),
+    "site": ("SERVER", "ModelCache", "Site"),
+    "testing": ("check_method", "small_experiment"),
+    "training.loop": ("Fitted", "Frozen", "frozen", "outputs_of"),
+    "training.objectives": ("CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_divergence"),
     "training.settings": ("Training",),
 }
-"""Where each public name lives: imported when it is first used, so that what only reads ledgers never waits for torch."""
+"""Where each public name is: imported when it is first used, so that what only reads ledgers never waits for torch."""
+
+__version__ = "0.2.0"
 
 __all__ = [
+    "EMPTY",
+    "PROTOCOLS",
+    "SERVER",
+    "Architecture",
     "CoterieError",
+    "Count",
     "CrossEntropy",
+    "Distillation",
+    "Engine",
     "Experiment",
+    "FedAvg",
     "Federation",
+    "Fitted",
+    "Frozen",
     "Method",
+    "ModelCache",
+    "NotNegative",
     "Objective",
+    "Population",
+    "Positive",
+    "Protocol",
     "Proximal",
     "Record",
+    "Replies",
     "Reply",
     "Result",
     "RunError",
+    "Share",
     "Site",
+    "Staged",
+    "Step",
     "Training",
     "UserError",
+    "__version__",
+    "check_method",
+    "fine_tune",
+    "frozen",
+    "kl_divergence",
+    "means",
+    "outputs_of",
     "resume",
     "run",
+    "small_experiment",
+    "spec",
+    "staged",
     "task",
-    "weighted_mean",
 ]
 
 
@@ -60,3 +106,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"coterie.{home}"), name)
     raise AttributeError(f"module 'coterie' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,19 +1,23 @@
-"""The two ways to fail: a user's mistake (exit code 2) and a run that could not go on (exit code 1)."""
+"""The ways to fail: a user's mistake (exit code 2), a run that could not go on (1), one that was stopped from outside (130)."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
-__all__ = ["CoterieError", "RunError", "UserError", "nearest"]
+__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest"]
 
 
 class CoterieError(Exception):
     """Base of every error that Coterie raises on purpose; its text is one sentence for a person.
 
-    >>> issubclass(UserError, CoterieError) and issubclass(RunError, CoterieError)
-    True
+    >>> UserError.exit_code, RunError.exit_code, Interrupted.exit_code
+    (2, 1, 130)
     """
+
+    exit_code: ClassVar[int] = 1
+    """What a program that ends in it returns."""
 
 
 class UserError(CoterieError, ValueError):
@@ -23,6 +27,8 @@ class UserError(CoterieError, ValueError):
     'rounds = 0: should be greater than or equal to 1'
     """
 
+    exit_code: ClassVar[int] = 2
+
 
 class RunError(CoterieError, RuntimeError):
     """A run that was well described but failed: a task that raised, a quorum that was missed.
@@ -30,6 +36,16 @@ class RunError(CoterieError, RuntimeError):
     >>> isinstance(RunError("client 3, task 'train', round 2: ..."), UserError)
     False
     """
+
+
+class Interrupted(RunError):
+    """Stopped from outside, by Ctrl-C or a signal; what was done is on disk.
+
+    >>> isinstance(Interrupted("stopped; what was done is in runs/x"), RunError)
+    True
+    """
+
+    exit_code: ClassVar[int] = 130
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

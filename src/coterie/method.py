@@ -2,14 +2,15 @@
 
 Server code (`start`, `round`) sees clients only through `fed.ask`; client code (`@task`) sees the server only through
 `message`, its own world through `site`, its own past through `memory`. A method is a frozen dataclass: an instance is its
-own configuration, and keeps nothing.
+own configuration, and keeps nothing. What there is to evaluate is said once: `evaluates` names the models that a method has, a
+task gives those of a client to `site.evaluate`, and `models` finds the server's in its state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from coterie.errors import UserError, nearest
 from coterie.models import Architecture
 from coterie.population import Population
+from coterie.protocols import Model, protocols_of
 from coterie.record import EMPTY, Record
 from coterie.settings import Spec
 from coterie.site import Site
@@ -24,9 +26,9 @@ from coterie.training.loop import Fitted
 from coterie.training.objectives import CrossEntropy
 from coterie.training.settings import Training
 
-__all__ = ["Exhibit", "Federation", "Method", "Reply", "Task", "Weighting", "find_task", "task", "tasks_of", "weighted_mean"]
+__all__ = ["Federation", "Method", "Replies", "Reply", "Task", "Weighting", "find_task", "fine_tune", "means", "task", "tasks_of"]
 
-Task = Callable[[Site, Record, Record], tuple[Record, Record]]
+Task: TypeAlias = Callable[[Site, Record, Record], tuple[Record, Record]]
 Weighting = Literal["samples", "uniform"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,20 +50,12 @@ def tasks_of(method: Method) -> dict[str, Task]:
     return {name: getattr(method, name) for name in names}
 
 
-@dataclass(frozen=True)
-class Exhibit:
-    """How an array that a method puts on show (`site.show`) is drawn.
-
-    >>> Exhibit("Fusion weights", "lines", x="round", y="weight").draw
-    'lines'
-    """
-
-    title: str
-    draw: Literal["lines", "bars", "heatmap", "images"]
-    """`lines`: a vector (or number) a round, each entry a line over rounds; `bars`: a vector, the latest round's; `heatmap`: a matrix,
-    the latest round's; `images`: N x height x width grey levels in [0, 1]."""
-    x: str = ""
-    y: str = ""
+def find_task(method: Method, name: str) -> Task:
+    """The task called `name`; nothing else of a method can be called from afar."""
+    found = tasks_of(method)
+    if name not in found:
+        raise UserError(f"{type(method).__name__} has no task '{name}': {nearest(name, found)}")
+    return found[name]
 
 
 @dataclass(frozen=True)
@@ -76,25 +70,60 @@ class Reply:
     record: Record
 
 
+class Replies(Iterator[Reply]):
+    """Admitted replies in the clients' order, each handed over as soon as it and those before it are there.
+
+    >>> replies = Replies(iter([Reply(0, Record(examples=600))]))
+    >>> [reply.client for reply in replies], replies.count, replies.guests
+    ([0], 1, {})
+    """
+
+    def __init__(self, source: Iterator[Reply], guests: Mapping[int, Record] | None = None) -> None:
+        self._source = source
+        self._waiting: list[Reply] = []
+        self._guests = {} if guests is None else guests
+        self.count = 0
+        """How many have been looked at."""
+
+    def __next__(self) -> Reply:
+        reply = self._waiting.pop(0) if self._waiting else next(self._source)
+        self.count += 1
+        return reply
+
+    def drain(self) -> None:
+        """Wait for whatever is still out."""
+        self._waiting.extend(self._source)
+
+    @property
+    def guests(self) -> Mapping[int, Record]:
+        """What guests answered, who only take part to be evaluated: to write them a message of their own, and for nothing else."""
+        self.drain()
+        return self._guests
+
+
 class Federation:
     """What server code may do in a round: look at the server's own Site, and ask clients.
 
     A method is handed one; `Method` shows it at work.
-
-    >>> [name for name in ("ask", "charge") if callable(getattr(Federation, name))]
-    ['ask', 'charge']
     """
 
     round: int
     """The present round; 0 while the method starts."""
     cohort: Sequence[int]
     """The clients drawn for this round."""
+    present: Sequence[int]
+    """The cohort, and after it the guests: clients that were not drawn and take part only to be evaluated. Nothing they say counts."""
     clients: Sequence[int]
     """All clients that take part in training."""
-    wanted: tuple[str, ...]
-    """The protocols under which the state after this round is evaluated; what only they need can be left out in other rounds."""
+    protocols: tuple[str, ...]
+    """Under which the state after this round is evaluated; what only they need can be left out in other rounds."""
     server: Site
-    population: Population
+    architectures: Sequence[Architecture]
+    """The experiment's networks."""
+
+    def architecture_of(self, client: int) -> int:
+        """The position in `architectures` of a client's network."""
+        raise NotImplementedError
 
     def ask(
         self,
@@ -104,20 +133,21 @@ class Federation:
         like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
-    ) -> Iterator[Reply]:
+    ) -> Replies:
         """Have clients (the cohort, unless said) run a task; their replies come in the clients' order.
+
+        Replies stream: each is there as soon as it and those before it are. What nobody looks at is waited for all the same, at the
+        next `ask` or the end of the round, so that a task whose reply is empty needs no loop.
 
         Args:
             task: the name of a `@task` of the method.
-            message: one Record for all, or one for each client; a Record given to several is encoded once.
+            message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once, and a client
+                that there is no message for is not asked.
             like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
+                A tensor without rows, such as `torch.empty(0, 10)`, stands for any number of rows, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
         """
-        raise NotImplementedError
-
-    def charge(self, client: int, direction: Literal["up", "down"], kind: str, payload: int) -> None:
-        """Put bytes on the ledger that moved outside any message, such as public data handed out beforehand."""
         raise NotImplementedError
 
 
@@ -126,9 +156,11 @@ class Method(Spec):
 
     A whole method: how many examples are there, without anybody saying what they are?
 
-    >>> @dataclass(frozen=True)
+    >>> from coterie.settings import spec
+    >>> @spec
     ... class Census(Method):
     ...     name: ClassVar[str] = "census"
+    ...     evaluates: ClassVar[tuple[str, ...]] = ()
     ...     def start(self, fed):
     ...         return EMPTY
     ...     def round(self, state, fed):
@@ -136,8 +168,6 @@ class Method(Spec):
     ...     @task
     ...     def count(self, site, memory, message):
     ...         return Record(examples=len(site.train)), memory
-    ...     def models(self, state, memory, site):
-    ...         return {}
     >>> from coterie.engines import Inline
     >>> from coterie.running.rounds import run
     >>> from coterie.testing import small_experiment
@@ -147,91 +177,96 @@ class Method(Spec):
     300
     """
 
-    kinds: ClassVar[Mapping[str, str]] = {"model": "weights"}
-    """Group of a message -> the kind of content it is in the ledger; other groups are their own kind."""
-    per_sample: ClassVar[tuple[str, ...]] = ()
-    """Groups whose tensors have a row for each of some samples; the ledger then also says how many samples that is."""
-    offers: ClassVar[tuple[str, ...]] = ("global",)
-    """Evaluation protocols this method has a model for; the first is its headline."""
-    observes: ClassVar[tuple[str, ...]] = ()
-    """Those of them that its tasks measure themselves, with `site.observe`."""
-    exhibits: ClassVar[Mapping[str, Exhibit]] = {}
-    """Arrays that tasks (or `round`, on `fed.server`) may put on show with `site.show(name, values)`, and how each is drawn."""
+    evaluates: ClassVar[tuple[Model, ...]] = ("global",)
+    """The models that this method has; `coterie.protocols` says how each can be measured. The first decides the headline."""
     needs_public: ClassVar[bool] = False
     mixes_architectures: ClassVar[bool] = False
     """Whether clients may have different architectures."""
+    gathers_data: ClassVar[bool] = False
+    """Whether the server is given all clients' training data, as a centralised baseline is; the ledger counts what that costs."""
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols under which it can be evaluated, its headline first."""
+        return protocols_of(self.evaluates)
 
     def start(self, fed: Federation) -> Record:
-        """The server's first state; may ask clients (pretraining), which the ledger counts as setup."""
+        """The server's first state; may ask clients, which the ledger counts as setup."""
         raise NotImplementedError
 
     def round(self, state: Record, fed: Federation) -> Record:
         """The next state of the server, after any number of exchanges."""
         raise NotImplementedError
 
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        """What there is to evaluate at a site (the server's or a client's), by protocol."""
-        raise NotImplementedError
+    def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
+        """The server's models in its state (`global`, `composed`); `site` has the server's network, wherever they are measured."""
+        return {"global": state.group("model")} if "global" in self.evaluates else {}
 
     def check(self, population: Population) -> None:
         """Raise a UserError where this method cannot work with such a population."""
-
-    def welcome(self, state: Record) -> Record:
-        """What a new client receives when it joins; its `model` is where the new client starts, if there is one."""
-        return EMPTY
-
-    def join(self, site: Site, message: Record) -> Record:
-        """Where a new client starts: from the model it was given, or afresh."""
-        return message.group("model") or site.fresh()
-
-    def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
-        """How a new client trains."""
-        return site.fit(start, CrossEntropy(), carried=carried, training=training, purpose=purpose)
-
-    def judged(self, params: Record) -> Record:
-        """Of what a new client trains, the network that it is judged by."""
-        return params
 
     def network(self, base: Architecture, client: int) -> Architecture:
         """The network this method has at a site (`client` may be `SERVER`) where an experiment names `base`."""
         return base
 
+    def for_new_client(self, state: Record) -> Record:
+        """What a client receives that joins after training; by default nothing, so that it starts by itself."""
+        return EMPTY
+
     @task
     def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """A new client trains alone from what it was given; accuracy on its own test slice after every epoch."""
-        params = self.join(site, message)
-        one_epoch = site.training.replace(epochs=1, state="kept")
-        carried, curve = EMPTY, [site.score(self.judged(params)).values()["accuracy"]]
-        for epoch in range(int(message.number("epochs"))):
-            fitted = self.tune(site, params, carried, one_epoch, f"adapt/{epoch}")
-            params, carried = fitted.params, fitted.carried
-            curve.append(site.score(self.judged(params)).values()["accuracy"])
-        return Record(curve=torch.tensor(curve, dtype=torch.float64)), memory
+        """A new client trains alone from what it was given, `message.epochs` epochs; accuracy on its own test slice after each."""
+        return fine_tune(site, message, message.group("model") or site.fresh()), memory
 
 
-def find_task(method: Method, name: str) -> Task:
-    """The task called `name`; nothing else of a method can be called from afar."""
-    found = tasks_of(method)
-    if name not in found:
-        raise UserError(f"{type(method).__name__} has no task '{name}': {nearest(name, found)}")
-    return found[name]
+OneEpoch: TypeAlias = Callable[[Record, Record, Training, str], Fitted]
+"""From a network and its optimiser's state, one epoch further; given the settings of an epoch and what its seed is for."""
 
 
-def weighted_mean(replies: Iterable[Reply], group: str, weighting: Weighting = "samples") -> Record:
-    """The mean of a group of tensors over replies, weighted by their `examples` or uniformly.
+def fine_tune(
+    site: Site,
+    message: Record,
+    start: Record,
+    one_epoch: OneEpoch | None = None,
+    judged: Callable[[Record], Record] = lambda params: params,
+) -> Record:
+    """A client's training alone, epoch by epoch, as a curve of accuracies: before it, and after each of `message.epochs` epochs.
 
-    Folded as replies come, in float64. Floating buffers (BatchNorm's running statistics) are averaged like parameters;
-    integer ones (its counter of batches) take the largest value, and stay integers.
+    Args:
+        site: where.
+        message: says how many epochs.
+        start: the network before.
+        one_epoch: how one epoch is trained, where it is not by plain cross-entropy.
+        judged: of what is trained, the network that is measured.
+    """
+
+    def plain(params: Record, optimiser: Record, training: Training, purpose: str) -> Fitted:
+        return site.fit(params, CrossEntropy(), optimiser=optimiser, training=training, purpose=purpose)
+
+    training, optimiser = site.training.replace(epochs=1, steps=None, state="kept"), EMPTY
+    params, curve = start, [site.score(judged(start)).metrics()["accuracy"]]
+    for epoch in range(int(message.number("epochs"))):
+        fitted = (one_epoch or plain)(params, optimiser, training, f"adapt/{epoch}")
+        params, optimiser = fitted.params, fitted.optimiser
+        curve.append(site.score(judged(params)).metrics()["accuracy"])
+    return Record(curve=torch.tensor(curve, dtype=torch.float64))
+
+
+def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "samples") -> Record:
+    """The means of some groups of tensors over replies, weighted by their `examples` or uniformly, in one pass as replies come.
+
+    Summed in float64. Floating buffers (BatchNorm's running statistics) are averaged like parameters; integer ones (its counter of
+    batches) take the largest value, and stay integers.
 
     >>> replies = [Reply(0, Record(model={"w": torch.zeros(1)}, examples=1)), Reply(1, Record(model={"w": torch.ones(1)}, examples=3))]
-    >>> weighted_mean(replies, "model")["w"].item(), weighted_mean(replies, "model", "uniform")["w"].item()
+    >>> means(replies, "model")["model/w"].item(), means(replies, "model", weighting="uniform")["model/w"].item()
     (0.75, 0.5)
     """
     total, sums, dtypes = 0.0, dict[str, Tensor](), dict[str, torch.dtype]()
     for reply in replies:
         weight = reply.record.number("examples") if weighting == "samples" else 1.0
         total += weight
-        for name, value in reply.record.group(group).tensors.items():
+        for name, value in _members(reply.record, groups):
             dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
                 sums[name] = torch.maximum(sums[name], value) if name in sums else value
@@ -240,3 +275,7 @@ def weighted_mean(replies: Iterable[Reply], group: str, weighting: Weighting = "
             else:
                 sums[name] = value.double() * weight
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
+
+
+def _members(record: Record, groups: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value) for name, value in record.tensors.items() if name.split("/", 1)[0] in groups)

@@ -6,10 +6,9 @@ Its arrays can be saved in a folder and mapped by every worker, so that starting
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +16,10 @@ import torch
 from coterie.data.examples import Examples
 from coterie.data.pool import Partition, Pool, Ragged, Rows, count
 from coterie.models import Architecture
+from coterie.protocols import PROTOCOLS
 from coterie.seeds import seed_of
-from coterie.site import SERVER, ModelCache, Site
+from coterie.site import SERVER, ModelCache, Site, Visit
+from coterie.training.score import find_metric
 from coterie.training.settings import Training
 
 __all__ = ["ModelsBy", "Plan", "Population"]
@@ -27,14 +28,26 @@ ModelsBy = Literal["turn", "group", "random"]
 """How clients come by their architectures; see `Population.architecture_of`."""
 
 
+NO_ROWS: Rows = np.empty(0, np.int64)
+NOTHING_ELSE = Visit()
 LISTED = 200
 """Clients whose classes are described one by one; of all further ones only the sums are."""
+
+
+class Networks(Protocol):
+    """What a population must know of a method."""
+
+    gathers_data: ClassVar[bool]
+
+    def network(self, base: Architecture, client: int) -> Architecture:
+        """The network that the method has at a site."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The settings that turn a client's number into its Site."""
 
+    method: Networks
     seed: int
     architectures: tuple[Architecture, ...]
     """`Population.architecture_of` says who has which."""
@@ -42,9 +55,15 @@ class Plan:
     float64: bool = False
     models_by: ModelsBy = "turn"
     new_clients: int = 0
-    """So many clients, the last ones, join only after training."""
+    """How many clients, the last ones, join only after training."""
     noisy_labels: tuple[int, ...] = ()
     """Clients whose training labels were replaced by random ones."""
+    pretraining: int = 0
+    """Epochs that a client trains its own model alone before it first takes part."""
+    metrics: tuple[str, ...] = ()
+    """A user's own, as `package.module:function`."""
+    shared: Path | None = None
+    """Where pretrained models lie that several runs start from."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,53 +115,51 @@ class Population:
             return client % kinds
         return client * min(kinds, self.clients) // self.clients if domain_of is None else int(domain_of[client]) % kinds
 
-    def site(self, client: int, round: int, cache: ModelCache, wanted: frozenset[str] = frozenset(), exhibiting: bool = False) -> Site:
-        """The Site of a client, or of the server."""
-        if client == SERVER:
-            return self._server(round, cache, wanted, exhibiting)
-        partition, domains = self.partition, self.pool.domains
-        pixels = None if partition.permutation is None else partition.permutation[client]
-        domain = None if partition.domain_of is None else domains[int(partition.domain_of[client])]
+    def site(self, client: int, round: int, cache: ModelCache, visit: Visit = NOTHING_ELSE, network_of: int | None = None) -> Site:
+        """The Site of a client, or of the server, with the network that the method has there, or at another site."""
+        plan, owner = self.plan, client if network_of is None else network_of
+        index = self.architecture_of(owner)
+        own = self._server() if client == SERVER else self._client(client)
         return Site(
             id=client,
             round=round,
-            seed=self.plan.seed,
-            train=self._examples(partition.train[client], pixels),
-            validation=self._examples(partition.validation[client] if len(partition.validation) else np.empty(0, np.int64), pixels),
-            test=self._examples(partition.tests[int(partition.test_of[client])], pixels),
-            architecture=self.plan.architectures[self.architecture_of(client)],
-            training=self.plan.training,
+            seed=plan.seed,
+            architecture=plan.method.network(plan.architectures[index], owner),
+            architecture_index=index,
+            training=plan.training,
             cache=cache,
-            dtype=self.plan.dtype,
-            public=self._public(),
-            domain=domain,
-            tests=self._tests_by_domain() if "inter" in wanted else {},
-            wanted=wanted,
-            exhibiting=exhibiting,
-            kind=self.architecture_of(client),
+            dtype=plan.dtype,
+            public_data=None if self.public is None else self._all_of(self.public),
+            tests=self._tests_by_domain() if any(PROTOCOLS[name].data == "other domains" for name in visit.protocols) else {},
+            pretraining=plan.pretraining,
+            shared=plan.shared,
+            visit=visit,
+            metrics={path.partition(":")[2]: find_metric(path) for path in plan.metrics},
+            **own,
         )
 
-    def _server(self, round: int, cache: ModelCache, wanted: frozenset[str], exhibiting: bool) -> Site:
-        nothing = self._examples(np.empty(0, np.int64))
-        return Site(
-            id=SERVER,
-            round=round,
-            seed=self.plan.seed,
-            train=nothing,
-            validation=nothing if self.held is None else Examples(self.held, np.arange(len(self.held)), dtype=self.plan.dtype),
-            test=self._examples(np.arange(self.pool.train, len(self.pool))),
-            architecture=self.plan.architectures[self.architecture_of(SERVER)],
-            training=self.plan.training,
-            cache=cache,
-            dtype=self.plan.dtype,
-            public=self._public(),
-            wanted=wanted,
-            exhibiting=exhibiting,
-        )
+    def _client(self, client: int) -> dict[str, Any]:
+        """What a client holds."""
+        partition = self.partition
+        pixels = None if partition.permutation is None else partition.permutation[client]
+        validation = partition.validation[client] if len(partition.validation) else NO_ROWS
+        return {
+            "train": self._examples(partition.train[client], pixels),
+            "validation": self._examples(validation, pixels),
+            "test": self._examples(partition.tests[int(partition.test_of[client])], pixels),
+            "domain": None if partition.domain_of is None else self.pool.domains[int(partition.domain_of[client])],
+        }
 
-    def pooled(self, clients: Iterable[int]) -> Examples:
-        """The clients' training data in one place, which only a centralised baseline may look at."""
-        return self._examples(np.sort(np.concatenate([self.partition.train[client] for client in clients])))
+    def _server(self) -> dict[str, Any]:
+        """What the server holds: test data, validation data if the experiment gives it any, and nothing to train on, unless gathered."""
+        nothing = self._examples(NO_ROWS)
+        taking_part = range(self.clients - self.plan.new_clients)
+        gathered = [self.partition.train[client] for client in taking_part] if self.plan.method.gathers_data else [NO_ROWS]
+        return {
+            "train": self._examples(np.sort(np.concatenate(gathered))),
+            "validation": nothing if self.held is None else self._all_of(self.held),
+            "test": self._examples(np.arange(self.pool.train, len(self.pool))),
+        }
 
     def describe(self) -> dict[str, Any]:
         """Who holds what, as the ledger has it: samples by client and class (the first 200 clients), and by class over all.
@@ -161,8 +178,8 @@ class Population:
     def _examples(self, rows: Rows, pixels: Rows | None = None) -> Examples:
         return Examples(self.pool, rows, pixels, self.plan.dtype)
 
-    def _public(self) -> Examples | None:
-        return None if self.public is None else Examples(self.public, np.arange(len(self.public)), dtype=self.plan.dtype)
+    def _all_of(self, pool: Pool) -> Examples:
+        return Examples(pool, np.arange(len(pool)), dtype=self.plan.dtype)
 
     def _tests_by_domain(self) -> dict[str, Examples]:
         """Each domain's test rows, in the order of domains."""

@@ -10,9 +10,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias, Union
+from typing import TypeAlias, TypeGuard, Union
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,6 +43,15 @@ def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[s
             yield prefix + name, value
         else:
             raise TypeError(f"{prefix}{name} is a {type(value).__name__}; a record holds tensors, numbers, strings and other records")
+
+
+def _first(name: str) -> str:
+    """Up to the first slash or dot."""
+    return name.partition("/")[0].partition(".")[0]
+
+
+def _floating(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _describe(value: Tensor | Scalar) -> str:
@@ -120,6 +129,58 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
     def payload_bytes(self) -> int:
         """What the tensors weigh, by dtype and size; `len(encode(record))` adds the framing."""
         return sum(value.numel() * value.element_size() for value in self.tensors.values())
+
+    def select(self, *parts: str) -> Record:
+        """Only what belongs to some parts of a network or to some groups: the names whose first piece is one of them.
+
+        >>> model = Record({"body.weight": torch.ones(1), "head.weight": torch.ones(1), "head.bias": torch.ones(1)})
+        >>> list(model.select("head"))
+        ['head.weight', 'head.bias']
+        """
+        return Record({name: value for name, value in self._flat.items() if _first(name) in parts})
+
+    def drop(self, *parts: str) -> Record:
+        """What `select` would leave out.
+
+        >>> list(Record({"body.weight": torch.ones(1), "head.bias": torch.ones(1)}).drop("head"))
+        ['body.weight']
+        >>> list(Record(model={"w": torch.ones(1)}, moments={"w": torch.ones(1)}).drop("moments"))
+        ['model/w']
+        """
+        return Record({name: value for name, value in self._flat.items() if _first(name) not in parts})
+
+    def under(self, part: str) -> Record:
+        """One network out of several: the names that begin with `part.`, without that beginning.
+
+        >>> list(Record({"private.weight": torch.ones(1), "meme.weight": torch.ones(1)}).under("meme"))
+        ['weight']
+        """
+        return Record({name[len(part) + 1 :]: value for name, value in self._flat.items() if name.startswith(f"{part}.")})
+
+    def prefixed(self, part: str) -> Record:
+        """The same under names that begin with `part.`: what `under` takes apart again.
+
+        >>> list(Record(weight=torch.ones(1)).prefixed("meme"))
+        ['meme.weight']
+        """
+        return Record({f"{part}.{name}": value for name, value in self._flat.items()})
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Record:
+        """Every floating tensor through a function; integers (a counter of batches) and scalars stay.
+
+        >>> Record(w=torch.ones(1), n=torch.tensor(3)).map(lambda value: 2 * value).tensors
+        {'w': tensor([2.]), 'n': tensor(3)}
+        """
+        return Record({name: function(value) if _floating(value) else value for name, value in self._flat.items()})
+
+    def combine(self, other: Record, function: Callable[[Tensor, Tensor], Tensor]) -> Record:
+        """Every floating tensor with the one of the same name in `other`; integers and scalars stay as they are here.
+
+        >>> Record(w=torch.ones(1)).combine(Record(w=torch.ones(1), more=torch.ones(1)), lambda a, b: a - b).tensors
+        {'w': tensor([0.])}
+        """
+        theirs = other.tensors
+        return Record({n: function(value, theirs[n]) if _floating(value) else value for n, value in self._flat.items()})
 
     def group(self, key: str) -> Record:
         """What lies under `key`: like `record[key]`, but always a Record, empty where there is nothing."""

@@ -10,23 +10,90 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, overload
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+import pydantic.dataclasses
+from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, PlainSerializer, TypeAdapter, ValidationError
 
 from coterie.errors import UserError, nearest
 
-__all__ = ["STRICT", "Registry", "Spec", "explain"]
+__all__ = [
+    "STRICT",
+    "Count",
+    "NotNegative",
+    "Positive",
+    "PositiveShare",
+    "ProperShare",
+    "Registry",
+    "Share",
+    "ShareBelowOne",
+    "Spec",
+    "Whole",
+    "explain",
+    "field_of",
+    "fields_of",
+    "spec",
+]
 
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 """What every settings dataclass is declared with: no unknown keys, no silent conversions."""
 
+Whole = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+ProperShare = Annotated[float, Field(gt=0, lt=1)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+T = TypeVar("T")
+
+
+@overload
+def spec(cls: type[T]) -> type[T]: ...
+
+
+@overload
+def spec(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
+def spec(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
+    """Make a class of settings: a frozen dataclass whose values are checked and whose unknown keys are errors.
+
+    >>> @spec
+    ... class Apple:
+    ...     weight: Positive = 1.0
+    >>> Apple(weight=2.0)
+    Apple(weight=2.0)
+    """
+
+    def made(cls: type[T]) -> type[T]:
+        return cast(type[T], pydantic.dataclasses.dataclass(cls, frozen=True, config=STRICT, kw_only=kw_only))
+
+    return made if cls is None else made(cls)
+
 
 class Spec:
-    """Base of everything with a name and settings; subclasses are frozen dataclasses."""
+    """Base of everything with a name and settings; subclasses are frozen dataclasses, by `@spec` or by `dataclasses`.
+
+    A subclass without a `name` of its own is called like its class, never like its parent.
+
+    >>> class Apple(Spec):
+    ...     name = "apple"
+    >>> class Boskoop(Apple): ...
+    >>> Boskoop.name
+    'boskoop'
+    """
 
     name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
 
 S = TypeVar("S", bound=Spec)
@@ -35,9 +102,8 @@ S = TypeVar("S", bound=Spec)
 class Registry(Generic[S]):
     """The named specs of one kind.
 
-    >>> from dataclasses import dataclass
     >>> class Fruit(Spec): ...
-    >>> @dataclass(frozen=True)
+    >>> @spec
     ... class Apple(Fruit):
     ...     name = "apple"
     ...     weight: float = 1.0
@@ -55,7 +121,11 @@ class Registry(Generic[S]):
     def __init__(self, kind: str, base: type[S], specs: Iterable[type[S]]) -> None:
         self.kind = kind
         self.base = base
-        self.specs: dict[str, type[S]] = {spec.name: spec for spec in specs}
+        self.specs: dict[str, type[S]] = {}
+        for each in specs:
+            if each.name in self.specs:
+                raise ValueError(f"two specs of {kind} are called '{each.name}': {self.specs[each.name]} and {each}")
+            self.specs[each.name] = each
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
@@ -70,11 +140,13 @@ class Registry(Generic[S]):
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise UserError(f"{key} = {value!r} must be a name or a table with a name; valid: {', '.join(sorted(self))}")
         settings = dict(value)
-        spec = self.find(settings.pop("name"))
+        found = self.find(settings.pop("name"))
         try:
-            return TypeAdapter(spec).validate_json(json.dumps(settings), strict=True)
+            made = TypeAdapter(found).validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
-            raise UserError(explain(error, key, _keys(spec, error.errors(include_url=False)[0]["loc"]))) from None
+            raise UserError(explain(error, key, _keys(found, error.errors(include_url=False)[0]["loc"]))) from None
+        _check_keys(settings, made, key)
+        return made
 
     def find(self, name: str) -> type[S]:
         """The class behind a registered name or `package.module:Name`."""
@@ -91,20 +163,69 @@ class Registry(Generic[S]):
             raise UserError(f"{self.kind} '{name}' is unknown: {nearest(name, self)} (or package.module:Name)")
         return self.specs[name]
 
-    def dump(self, spec: S) -> dict[str, Any]:
-        """The table that `resolve` turns back into `spec`."""
-        cls = type(spec)
-        name = cls.name if self.specs.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
-        return {"name": name, **json.loads(TypeAdapter(cls).dump_json(spec))}
+    def dump(self, value: S) -> dict[str, Any]:
+        """The table that `resolve` turns back into `value`."""
+        cls = type(value)
+        return {"name": self.path(cls), **json.loads(TypeAdapter(cls).dump_json(value))}
+
+    def path(self, cls: type[S]) -> str:
+        """What a file calls a class: its registered name, else where to import it from."""
+        return cls.name if self.specs.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _keys(spec: Any, where: tuple[int | str, ...]) -> list[str]:
+def field_of(registry: Registry[Any], key: str) -> Any:
+    """What makes a field one that names a spec, as a name, a table or an instance; `key` is what error messages call it.
+
+    >>> class Fruit(Spec): ...
+    >>> @spec
+    ... class Apple(Fruit):
+    ...     weight: float = 1.0
+    >>> fruits = Registry("fruit", Fruit, [Apple])
+    >>> @spec
+    ... class Pie:
+    ...     filling: Annotated[Fruit, field_of(fruits, "pie.filling")]
+    >>> Pie(filling="apple")
+    Pie(filling=Apple(weight=1.0))
+    """
+    return _read_and_written(lambda value: registry.resolve(value, key), registry.dump)
+
+
+def fields_of(registry: Registry[Any], key: str) -> Any:
+    """The same for a field that names one spec or a list of them, and is always read as a tuple."""
+
+    def resolve(value: Any) -> tuple[Any, ...]:
+        return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
+
+    return _read_and_written(resolve, lambda values: [registry.dump(each) for each in values])
+
+
+def _read_and_written(read: Callable[[Any], Any], write: Callable[[Any], Any]) -> Any:
+    """One mark in place of pydantic's two."""
+    return GetPydanticSchema(lambda source, handler: handler(Annotated[source, BeforeValidator(read), PlainSerializer(write)]))
+
+
+def _keys(settings: Any, where: tuple[int | str, ...]) -> list[str]:
     """The valid keys of the table that a place lies in: the spec's own, or those of settings nested in it."""
     for part in where[:-1]:
-        spec = next((field.default for field in dataclasses.fields(spec) if field.name == part), None)
-        if not dataclasses.is_dataclass(spec):
+        settings = next((field.default for field in dataclasses.fields(settings) if field.name == part), None)
+        if not dataclasses.is_dataclass(settings):
             return []
-    return [field.name for field in dataclasses.fields(spec)]
+    return [field.name for field in dataclasses.fields(settings)]
+
+
+def _check_keys(table: dict[str, Any], made: Any, key: str) -> None:
+    """Of a plain dataclass pydantic drops unknown keys without a word; here they are errors, at any depth."""
+    known = [field.name for field in dataclasses.fields(made)]
+    for name, value in table.items():
+        if name not in known:
+            raise UserError(_no_such_key(f"{key}.{name}", value, known))
+        inner = getattr(made, name)
+        if isinstance(value, dict) and dataclasses.is_dataclass(inner) and not isinstance(inner, Spec):
+            _check_keys(value, inner, f"{key}.{name}")
+
+
+def _no_such_key(key: str, value: Any, known: Iterable[str]) -> str:
+    return f"{key} = {value!r}: no such key here, {nearest(key.rpartition('.')[2], known)}"
 
 
 def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()) -> str:
@@ -112,7 +233,7 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "")
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{key} = {first['input']!r}: no such key here, {nearest(str(first['loc'][-1]), fields)}"
+        return _no_such_key(key, first["input"], fields)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return str(cause)
     if first["type"] in ("missing", "missing_argument"):

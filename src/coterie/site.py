@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import fcntl
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Examples, Samples
-from coterie.models import Architecture
-from coterie.record import EMPTY, Record
+from coterie.errors import UserError
+from coterie.models import Architecture, staged
+from coterie.protocols import PROTOCOLS, Model, Protocol
+from coterie.record import Record, read, write
 from coterie.seeds import generator, scoped, seed_of
-from coterie.training.loop import Fitted, Frozen, fit, frozen, outputs_of, snapshot
-from coterie.training.objectives import Objective, Step
-from coterie.training.score import Scores, score
+from coterie.training.loop import Fitted, Frozen, Options, fit, frozen, outputs_of, snapshot
+from coterie.training.objectives import CrossEntropy, Objective
+from coterie.training.score import Metric, Output, Scores, score
 from coterie.training.settings import Training
 
-__all__ = ["SERVER", "SERVER_PROTOCOLS", "ModelCache", "Observation", "Site"]
+__all__ = ["SERVER", "ModelCache", "Observation", "Site", "Visit", "Work"]
 
 SERVER = -1
 """The server's number among the sites."""
-
-
-SERVER_PROTOCOLS = frozenset({"global", "composed"})
-"""Evaluation protocols that test the server's model on the whole test set; all others visit clients."""
 
 
 class ModelCache:
@@ -44,12 +46,39 @@ class ModelCache:
 
 
 @dataclass(frozen=True)
+class Visit:
+    """What is wanted of a site beside its task.
+
+    >>> Visit(protocols=("local_post",)).logging
+    False
+    """
+
+    protocols: tuple[str, ...] = ()
+    """Under which its models are measured."""
+    logging: bool = False
+    """Whether arrays may be logged."""
+    span: tuple[int, int] | None = None
+    """Of a long test set, the examples to measure."""
+
+
+@dataclass(frozen=True)
 class Observation:
-    """How a model did on some data of a site, seen under an evaluation protocol."""
+    """How a model did on some data of a site, under a protocol."""
 
     protocol: str
     scores: Scores
     domain: str | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much training was done."""
+
+    purpose: str
+    steps: int
+    samples: int
+    loss: float | None
+    """The mean over the last epoch; None where there was no step."""
 
 
 @dataclass(eq=False)
@@ -73,19 +102,34 @@ class Site:
     training: Training
     cache: ModelCache
     dtype: torch.dtype = torch.float32
-    public: Examples | None = None
-    """Unlabelled data that every participant holds."""
+    public_data: Examples | None = None
     domain: str | None = None
     tests: Mapping[str, Examples] = field(default_factory=dict)
     """Test sets by domain, for measuring only."""
-    wanted: frozenset[str] = frozenset()
-    """The protocols under which this visit is to be observed."""
-    observations: list[Observation] = field(default_factory=list)
-    exhibiting: bool = False
-    """Whether this visit may show exhibits."""
-    kind: int = 0
+    architecture_index: int = 0
     """Which of the experiment's architectures this is."""
-    shown: dict[str, Any] = field(default_factory=dict)
+    pretraining: int = 0
+    """Epochs that this client trains its own model alone before it first takes part."""
+    shared: Path | None = None
+    """Where pretrained models lie that several runs of a comparison start from."""
+    visit: Visit = Visit()
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """A user's own, by name."""
+    observations: list[Observation] = field(default_factory=list)
+    logs: dict[str, Any] = field(default_factory=dict)
+    work: list[Work] = field(default_factory=list)
+
+    @property
+    def public(self) -> Examples:
+        """Unlabelled data that every participant holds."""
+        if self.public_data is None:
+            raise UserError("there are no public data: give data.public.source")
+        return self.public_data
+
+    @property
+    def logging(self) -> bool:
+        """Whether what is logged on this visit is kept: for what is dear to compute."""
+        return self.visit.logging
 
     def rng(self, *purpose: str | int) -> torch.Generator:
         """A generator that only (run, round, client, purpose) decide."""
@@ -100,22 +144,44 @@ class Site:
         with scoped(seed_of(self.seed, 0, self.id, purpose)):
             return snapshot((architecture or self.architecture).build(self.train.shape, self.train.classes).to(self.dtype))
 
+    def initial(self) -> Record:
+        """Where a client's own model starts: fresh, or after the experiment's epochs of training alone."""
+        if not self.pretraining:
+            return self.fresh()
+        found = self._pretrained()
+        steps, samples, loss = (found.number(name) for name in ("steps", "samples", "loss"))
+        self.work.append(Work("pretrain", int(steps), int(samples), loss))
+        return found.group("model")
+
+    def _pretrained(self) -> Record:
+        """Trained alone, once for all runs that share a folder."""
+        if self.shared is None:
+            return self._pretrain()
+        path = self.shared / f"{self.id}.safetensors"
+        with _alone(path):
+            if not path.exists():
+                write(self._pretrain(), path)
+        return read(path)
+
+    def _pretrain(self) -> Record:
+        before = replace(self, round=0, work=[])
+        training = self.training.replace(epochs=self.pretraining, state="fresh")
+        fitted = before.fit(self.fresh(), CrossEntropy(), training=training, purpose="pretrain")
+        return Record(model=fitted.params, steps=fitted.steps, samples=fitted.samples, loss=fitted.loss)
+
     def fit(
         self,
         start: Record,
         objective: Objective,
         *,
-        carried: Record = EMPTY,
-        training: Training | None = None,
         data: Samples | None = None,
-        frozen: Mapping[str, Frozen | Tensor] | None = None,
         model: nn.Module | None = None,
+        training: Training | None = None,
         purpose: str = "train",
-        trainable: Callable[[str], bool] = lambda name: True,
-        step: type[Step] = Step,
+        **options: Unpack[Options],
     ) -> Fitted:
-        """Train on this site's data (or `data`) from `start`; see `coterie.fit.fit`."""
-        return fit(
+        """Train on this site's data (or `data`) from `start`; see `coterie.training.loop.fit`."""
+        fitted = fit(
             model or self.model(),
             start,
             self.train if data is None else data,
@@ -123,36 +189,61 @@ class Site:
             training or self.training,
             seed=seed_of(self.seed, self.round, self.id, purpose),
             round=max(self.round, 1),
-            frozen=frozen,
-            carried=carried,
-            trainable=trainable,
-            step=step,
+            **options,
         )
+        self.work.append(Work(purpose, fitted.steps, fitted.samples, None if math.isnan(fitted.loss) else fitted.loss))
+        return fitted
+
+    def frozen(self, params: Record, slot: str = "model", output: Output = lambda net, x: net(x)) -> Frozen:
+        """This participant's network under `params`, to look at and not to train; it stays so until its slot is used again."""
+        return frozen(self.model(slot), params, output)
 
     def predict(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """Logits of this participant's network over `data`."""
-        return outputs_of(frozen(self.model(slot), params), data)
+        return outputs_of(self.frozen(params, slot), data)
 
-    def score(self, params: Record, data: Examples | None = None, span: tuple[int, int] | None = None) -> Scores:
+    def features(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
+        """What the head of this participant's network sees of `data`."""
+        return outputs_of(self.frozen(params, slot, lambda net, x: staged(net).features(x)), data)
+
+    def score(self, params: Record, data: Examples | None = None, *, output: Output = lambda net, x: net(x)) -> Scores:
         """How well this participant's network does under `params` on its own test slice, or on `data`."""
-        return score(self.model(), params, self.test if data is None else data, *(span or (0, None)))
+        chosen = self.test if data is None else data
+        return score(self.model(), params, chosen, self.visit.span, output=output, metrics=self.metrics)
 
-    def observe(self, protocol: str, params: Record, span: tuple[int, int] | None = None) -> None:
-        """Measure `params` under a protocol, if this visit wants it; what is seen reaches the ledger, not the message."""
-        if protocol in self.wanted:
-            for domain, data in self._exam(protocol):
-                self.observations.append(Observation(protocol, self.score(params, data, span), domain))
+    def evaluate(self, model: Model, params: Record, *, output: Output = lambda net, x: net(x)) -> None:
+        """Measure one of the method's models under every protocol of this visit that is about it.
 
-    def show(self, name: str, values: Tensor) -> None:
-        """Put an array on show under one of the method's `exhibits`; it reaches the ledger and the report, not the message."""
-        if self.exhibiting:
-            self.shown[name] = values.tolist()
+        What is found reaches the ledger, not the message. `output` is how the network answers a batch, where that is not `net(x)`.
+        """
+        for name in self.visit.protocols:
+            if PROTOCOLS[name].model == model:
+                for domain, data in self._measured_on(PROTOCOLS[name]):
+                    self.observations.append(Observation(name, self.score(params, data, output=output), domain))
 
-    def _exam(self, protocol: str) -> Iterator[tuple[str | None, Examples]]:
-        """What a protocol tests on: own test slice, own validation split, or every other domain's test set."""
-        if protocol == "inter":
-            yield from ((name, data) for name, data in self.tests.items() if name != self.domain)
-        elif protocol == "local_val":
-            yield from [(None, self.validation)] if len(self.validation) else []
-        elif len(self.test):
-            yield self.domain, self.test
+    def log(self, name: str, values: Tensor) -> None:
+        """Put an array where people can look at it: in the ledger and the report, not in the message."""
+        if self.logging:
+            self.logs[name] = values.tolist()
+
+    def _measured_on(self, protocol: Protocol) -> Iterator[tuple[str | None, Examples]]:
+        """The data of a protocol, each with its domain where the protocol is about domains."""
+        match protocol.data:
+            case "other domains":
+                yield from ((name, data) for name, data in self.tests.items() if name != self.domain)
+            case "own validation":
+                yield None, self.validation
+            case "own domain":
+                yield self.domain, self.test
+            case _:
+                if len(self.test):
+                    yield None, self.test
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -21,12 +21,13 @@ import torch
 
 from coterie.engines import Engine, Inline, Job, Outcome, Processes, TaskError
 from coterie.engines.worker import Performer
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, Interrupted
 from coterie.ledger import Event, Listener
 from coterie.method import Method
+from coterie.protocols import PROTOCOLS
 from coterie.record import Record
 from coterie.running.experiment import Experiment
-from coterie.running.rounds import Interrupted, Result, resume, run
+from coterie.running.rounds import Result, resume, run
 from coterie.site import Site
 
 __all__ = ["ConformanceError", "check_method", "small_experiment"]
@@ -79,6 +80,7 @@ def check_method(
     seen: list[Event] = []
     reference = _run(plan, Inline(), seen.append)
     _equal(reference, _run(plan, _Careful()), "its result changes when every task gets a fresh copy of the method: state is hidden on it")
+    _equal(reference, _run(_evaluated(plan), Inline()), "its result changes when its models are evaluated at clients")
     _check_bytes(seen, up, down)
     _check_missing_client(plan)
     _check_resume(plan, reference)
@@ -90,6 +92,21 @@ def check_method(
         if other.state.digest() != reference.state.digest():
             raise ConformanceError(f"{method} does not reduce to {same_as}: their final states differ")
     return reference
+
+
+def _evaluated(plan: Experiment) -> Experiment:
+    """The same under every protocol that the method offers and the data allow; a model that is never evaluated is an error there."""
+    population = plan.population()
+    domains, validation, permuted = population.partition.domain_of, population.partition.validation, population.partition.permutation
+    offered = [PROTOCOLS[name] for name in plan.method.protocols]
+    chosen = tuple(
+        each.name
+        for each in offered
+        if not (each.by_domain and domains is None)
+        and not (each.data == "own validation" and not len(validation))
+        and not (not each.about_clients and permuted is not None)
+    )
+    return plan.replace(evaluation=plan.evaluation.model_copy(update={"protocols": chosen, "every": 1}))
 
 
 def check_frozen(method: Method) -> None:
@@ -137,9 +154,11 @@ class _Missing(Inline):
     """Loses the last client of every cohort."""
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        *present, lost = jobs
-        yield from super().deliver(present)
-        yield Outcome(lost.client, error=TaskError(f"{lost}: it did not answer")) if present else next(super().deliver([lost]))
+        asked = [job for job in jobs if not job.keep.endswith("guest")]
+        lost = asked[-1] if len(asked) > 1 else None
+        for job in jobs:
+            gone = job is lost
+            yield Outcome(job.client, error=TaskError(f"{job}: it did not answer")) if gone else next(super().deliver([job]))
 
 
 def _run(plan: Experiment, engine: Engine, *callbacks: Listener) -> Result:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic.dataclasses import dataclass
 from tests.methods import oracle_two_stream as oracle
 from torch import Tensor, nn
 
@@ -18,7 +17,7 @@ from coterie.models import Architecture, Staged
 from coterie.record import Record, decode, read
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import Result, run
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import SERVER, ModelCache
 from coterie.testing import small_experiment
 
@@ -40,7 +39,7 @@ class Watched(nn.Conv2d):
         return super().forward(x)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Patches(Architecture):
     """One convolution without overlap, then a head: what the oracle trains by hand."""
 

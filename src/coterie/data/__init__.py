@@ -1,1 +1,1 @@
-"""What an experiment learns from: sources give pools, partitions deal their rows to clients."""
+"""What an experiment learns from: sources give pools, partitioners assign their rows to clients."""

@@ -36,7 +36,7 @@ Shares = NDArray[np.float64]
 
 
 def draw(pool: Pool, partition: Partition, title: str = "") -> Figure:
-    """Clients and classes of a deal, and domains where clients differ by them.
+    """Clients and classes of a partition, and domains where clients differ by them.
 
     >>> from coterie.data.partitions import IID
     >>> pool = Pool(np.zeros((40, 1, 2, 2), np.uint8), np.arange(40) % 4, train=30, classes=4)
@@ -168,7 +168,7 @@ def _histogram(axes: Axes, sizes: Rows, domain_of: Rows | None) -> None:
     axes.xaxis.set_major_formatter(THOUSANDS)
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_formatter(THOUSANDS)
-    axes.set_xlabel("samples a client", fontsize=8)
+    axes.set_xlabel("samples per client", fontsize=8)
     axes.set_ylabel("clients", fontsize=8)
     _plain(axes)
 

@@ -1,4 +1,4 @@
-"""Examples: some rows of a pool, as a participant sees them. Pixels stay uint8 in the pool; a batch is made when it is used."""
+"""Examples: some rows of a pool, as a site sees them. Pixels stay uint8 in the pool; a batch is made when it is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 
 class Examples:
-    """Rows of a pool, normalised on the fly, in this participant's order of pixels if it has one.
+    """Rows of a pool, normalised on the fly, in this site's order of pixels if it has one.
 
     >>> pool = Pool(np.zeros((4, 1, 2, 2), np.uint8), np.arange(4), train=4, classes=4)
     >>> some = Examples(pool, np.array([2, 3]))

@@ -48,7 +48,7 @@ class Maps:
 
     @classmethod
     def join(cls, parts: Iterable[tuple[Record, Tensor]], dtype: torch.dtype = torch.float32) -> Maps:
-        """Maps of several participants, one after the other, still packed.
+        """Maps of several clients, one after the other, still packed.
 
         >>> one = pack(torch.ones(2, 3), "float16"), torch.tensor([0, 1])
         >>> len(Maps.join([one, one]))

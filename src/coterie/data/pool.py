@@ -1,4 +1,4 @@
-"""What an experiment learns from: one pool of samples, and a deal of its rows to clients.
+"""What an experiment learns from: one pool of samples, and a partition of its rows among clients.
 
 The pool lies in memory once, as uint8; everything else is row numbers. `Ragged` holds many row lists of different
 lengths in two flat arrays, so that a hundred thousand clients cost two arrays and can be memory-mapped by every worker.

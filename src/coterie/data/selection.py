@@ -14,12 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PlainSerializer
-from pydantic.dataclasses import dataclass
 from threadpoolctl import ThreadpoolController
 
 from coterie.seeds import seed_of
-from coterie.settings import STRICT, Registry, Spec
+from coterie.settings import Count, Registry, Spec, field_of, spec
 
 __all__ = [
     "SELECTIONS",
@@ -38,7 +36,6 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float32]
 Indices: TypeAlias = NDArray[np.int64]
-Count = Annotated[int, Field(ge=1)]
 POWER = 2
 """Power iterations of the randomised PCA: see benchmarks/selection.py for what they are worth."""
 CHUNK_MB = 16
@@ -53,7 +50,7 @@ def _pools() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Selection(Spec):
     """One way to choose; subclasses say how to `pick` within a class.
 
@@ -94,7 +91,7 @@ class Selection(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Full(Selection):
     """Everything, whatever the budget."""
 
@@ -105,7 +102,7 @@ class Full(Selection):
         return np.arange(len(features))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Random(Selection):
     """Drawn without looking."""
 
@@ -116,7 +113,7 @@ class Random(Selection):
         return np.random.default_rng(seed).permutation(len(features))[:budget]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Geometric(Selection):
     """By distance in the space of the first principal components."""
 
@@ -156,7 +153,7 @@ class Geometric(Selection):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class KMeansSelection(Geometric):
     """The paper's: k-means with as many clusters as the budget, and the real sample nearest to each centre."""
 
@@ -188,7 +185,7 @@ class KMeansSelection(Geometric):
         return np.array(chosen)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class KCentre(Geometric):
     """Farthest first (Gonzalez 1985): from the sample nearest to the mean on, always the one that is farthest from all chosen."""
 
@@ -204,7 +201,7 @@ class KCentre(Geometric):
         return np.array(chosen)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Herding(Geometric):
     """Greedily, so that the mean of the chosen stays as near as can be to the mean of all (Welling 2009)."""
 
@@ -221,7 +218,7 @@ class Herding(Geometric):
         return np.array(chosen)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FacilityLocation(Geometric):
     """Greedily, so that the distances of all samples to their nearest chosen one sum to as little as can be: a submodular gain."""
 
@@ -255,7 +252,7 @@ def _from(points: Floats, place: Floats) -> NDArray[Any]:
     return found
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Entropy(Selection):
     """Those of which the network is least sure: by the entropy of what it says, or by the length of its gradient (Paul et al. 2021)."""
 
@@ -278,9 +275,7 @@ class Entropy(Selection):
 SELECTIONS: Registry[Selection] = Registry(
     "selection", Selection, [KMeansSelection, Full, Random, KCentre, Herding, FacilityLocation, Entropy]
 )
-Selected = Annotated[
-    Selection, BeforeValidator(lambda value: SELECTIONS.resolve(value, "method.selection")), PlainSerializer(SELECTIONS.dump)
-]
+Selected = Annotated[Selection, field_of(SELECTIONS, "method.selection")]
 """The type of a method's `selection` field."""
 
 

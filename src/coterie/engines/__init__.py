@@ -1,7 +1,49 @@
 """Engines: ways to deliver an ask to clients. They never import a method, and no method imports them."""
 
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
 from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError
 from coterie.engines.inline import Inline
 from coterie.engines.processes import Processes
+from coterie.errors import UserError, nearest
 
-__all__ = ["Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError"]
+__all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError", "build_engine"]
+
+ENGINES: dict[str, type[Engine]] = {"inline": Inline, "processes": Processes}
+
+
+def build_engine(name: str, **options: Any) -> Engine:
+    """An engine by its name, or a user's own by `package.module:Class`; options are what it is called with.
+
+    >>> build_engine("processes", workers=2).workers
+    2
+    >>> build_engine("proceses")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: engine.name = 'proceses': no such engine, did you mean 'processes'? Valid: inline, processes (or ...)
+    """
+    found = _find(name)
+    try:
+        inspect.signature(found).bind(**options)
+    except TypeError as error:
+        raise UserError(f"engine.name = '{name}' cannot be had with {', '.join(options) or 'no options'}: {error}") from None
+    return found(**options)
+
+
+def _find(name: str) -> type[Engine]:
+    if ":" not in name:
+        if name not in ENGINES:
+            raise UserError(f"engine.name = '{name}': no such engine, {nearest(name, ENGINES)} (or package.module:Class)")
+        return ENGINES[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"engine.name = '{name}' cannot be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Engine)):
+        raise UserError(f"engine.name = '{name}' is not a subclass of coterie.engines.Engine")
+    return found

@@ -17,12 +17,12 @@ from typing import Any
 from coterie.errors import RunError
 from coterie.method import Method
 from coterie.population import Population
-from coterie.site import Observation
+from coterie.site import Observation, Visit, Work
 
-__all__ = ["MEASURE", "Engine", "Job", "Outcome", "RunContext", "TaskError", "cores"]
+__all__ = ["EVALUATE", "Engine", "Job", "Outcome", "RunContext", "TaskError", "cores"]
 
-MEASURE = "@measure"
-"""The one job that is not a task of the method: measure what `Method.models` offers at a site."""
+EVALUATE = "@evaluate"
+"""The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
 
 
 class TaskError(RunError):
@@ -49,12 +49,8 @@ class Job:
     """The version of the client's memory to start from; None where it keeps nothing."""
     keep: str = "0"
     """The version under which to write what it keeps."""
-    wanted: tuple[str, ...] = ()
-    """Protocols to observe on this visit."""
-    span: tuple[int, int] | None = None
-    """Of a long test set, the examples to measure."""
-    exhibiting: bool = False
-    """Whether the task may put arrays on show."""
+    visit: Visit = field(default_factory=Visit)
+    """What to measure and to log beside the task."""
     cost: int = 1
     """How long it may take, relative to others: longest jobs go first."""
 
@@ -73,8 +69,10 @@ class Outcome:
     kept: str | None = None
     """The version of the memory it left; None where it keeps nothing."""
     observations: list[Observation] = field(default_factory=list)
-    shown: dict[str, Any] = field(default_factory=dict)
-    """What the task put on show, by exhibit."""
+    logs: dict[str, Any] = field(default_factory=dict)
+    """What the task logged, by name."""
+    work: list[Work] = field(default_factory=list)
+    """How much it trained."""
     seconds: float = 0.0
     error: TaskError | None = None
     """What went wrong, where something did."""

@@ -29,7 +29,7 @@ from coterie.engines.worker import Memories, Performer
 from coterie.errors import RunError
 from coterie.method import Method
 from coterie.population import Plan, Population
-from coterie.site import Observation
+from coterie.site import Observation, Visit, Work
 from coterie.training.score import Scores
 
 __all__ = ["Processes"]
@@ -60,8 +60,9 @@ def serve(pipe: Connection, method: Method, plan: Plan, folder: Path, budget: in
 
 def _job(data: bytes) -> tuple[int, Job]:
     fields = json.loads(data)
-    ticket = fields.pop("ticket")
-    return ticket, Job(**{**fields, "wanted": tuple(fields["wanted"]), "span": tuple(fields["span"]) if fields["span"] else None})
+    ticket, visit = fields.pop("ticket"), fields["visit"]
+    wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
+    return ticket, Job(**{**fields, "visit": wanted})
 
 
 def _header(ticket: int, outcome: Outcome) -> bytes:
@@ -78,7 +79,7 @@ def _outcome(header: bytes, reply: bytes) -> tuple[int, Outcome]:
         fields["error"] = TaskError(fields["error"])
         fields["error"].add_note(trace)
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
-    return ticket, Outcome(**{**fields, "reply": reply, "observations": seen})
+    return ticket, Outcome(**{**fields, "reply": reply, "observations": seen, "work": [Work(**each) for each in fields["work"]]})
 
 
 @dataclasses.dataclass(eq=False)

@@ -6,11 +6,11 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
-from coterie.engines.engine import MEASURE, Job, Outcome, TaskError
+from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, encode, read, write
-from coterie.site import ModelCache, Site
+from coterie.site import SERVER, ModelCache, Site
 
 __all__ = ["Memories", "Performer", "memory_file"]
 
@@ -64,26 +64,26 @@ class Performer:
         self._method = method
         self._population = population
         self._memories = memories
-        self._bench = ModelCache()
+        self._cache = ModelCache()
 
     def perform(self, job: Job) -> Outcome:
         """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
         began = time.perf_counter()
-        site = self._population.site(job.client, job.round, self._bench, frozenset(job.wanted), job.exhibiting)
-        site.architecture = self._method.network(site.architecture, job.client)
+        site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         message = read(Path(job.message))
         try:
-            memory = self._memories.get(job.client, job.memory)
-            if job.task == MEASURE:
-                for protocol, params in self._method.models(message, memory, site).items():
-                    site.observe(protocol, params, job.span)
+            if job.task == EVALUATE:
+                for model, params in self._method.models(message, site).items():
+                    site.evaluate(model, params)
                 reply, kept = EMPTY, job.memory
             else:
+                memory = self._memories.get(job.client, job.memory)
                 reply, after = self.call(job.task, site, memory, message)
                 kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
         except Exception as error:
             return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
-        return Outcome(job.client, encode(reply), kept, site.observations, site.shown, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Outcome(job.client, encode(reply), kept, site.observations, site.logs, site.work, seconds)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""

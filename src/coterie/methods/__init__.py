@@ -1,59 +1,25 @@
-"""The methods, one file each, and their registry."""
+"""The methods, one file each. A method class that gives itself a `name` is found and registered; nothing else lists it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
 
 from coterie.method import Method
-from coterie.methods.centralised import Centralised
-from coterie.methods.fccl import FCCL
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.feddf import FedDF, FedDFClient
-from coterie.methods.fedfusion import FedFusion
-from coterie.methods.fedmatch import FedMatchPublic
-from coterie.methods.fedmd import FedMD
-from coterie.methods.fedmmd import FedMMD, TwoStreamL2
-from coterie.methods.fedprox import FedProx
-from coterie.methods.fml import FML
-from coterie.methods.local import Local
-from coterie.methods.rcfl import RCFLPublic
-from coterie.methods.split_metadata import SplitMetadata
 from coterie.settings import Registry
 
-__all__ = [
-    "FCCL",
-    "FML",
-    "METHODS",
-    "Centralised",
-    "FedAvg",
-    "FedDF",
-    "FedDFClient",
-    "FedFusion",
-    "FedMD",
-    "FedMMD",
-    "FedMatchPublic",
-    "FedProx",
-    "Local",
-    "RCFLPublic",
-    "SplitMetadata",
-    "TwoStreamL2",
-]
+__all__ = ["METHODS"]
 
-METHODS: Registry[Method] = Registry(
-    "method",
-    Method,
-    [
-        FedAvg,
-        FedProx,
-        FedMMD,
-        TwoStreamL2,
-        FedFusion,
-        FML,
-        SplitMetadata,
-        FCCL,
-        FedMD,
-        FedDF,
-        FedDFClient,
-        RCFLPublic,
-        FedMatchPublic,
-        SplitMetadata,
-        Local,
-        Centralised,
-    ],
-)
+
+def _found() -> Iterator[type[Method]]:
+    """Every method class of this package with a name of its own, file by file."""
+    for module in sorted(each.name for each in pkgutil.iter_modules(__path__)):
+        for found in vars(importlib.import_module(f"{__name__}.{module}")).values():
+            here = isinstance(found, type) and found.__module__ == f"{__name__}.{module}"
+            if here and issubclass(found, Method) and "name" in vars(found).get("__annotations__", {}):
+                yield found
+
+
+METHODS: Registry[Method] = Registry("method", Method, _found())
+globals().update({each.__name__: each for each in METHODS.specs.values()})

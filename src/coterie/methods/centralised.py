@@ -1,38 +1,32 @@
 """Centralised training: all data in one place. The ceiling that federation is measured against.
 
-A round is `training.epochs` epochs over everybody's data at the server; the data's way there is on the ledger as setup.
+A round is `training.epochs` epochs over everybody's data at the server, whose Site holds them; their way there is on the ledger as setup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
-
-from pydantic.dataclasses import dataclass
 
 from coterie.errors import UserError
 from coterie.method import Federation, Method
 from coterie.population import Population
 from coterie.record import Record
-from coterie.settings import STRICT
-from coterie.site import SERVER, Site
+from coterie.settings import spec
 from coterie.training.objectives import CrossEntropy
 
 __all__ = ["Centralised"]
 
-LABEL_BYTES = 8
 
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Centralised(Method):
     """One model trained on the union of all clients' training data.
 
-    >>> Centralised().offers
-    ('global', 'local_val', 'intra', 'inter')
+    >>> Centralised().protocols[0], Centralised.gathers_data
+    ('global', True)
     """
 
     name: ClassVar[str] = "centralised"
-    offers: ClassVar[tuple[str, ...]] = ("global", "local_val", "intra", "inter")
+    gathers_data: ClassVar[bool] = True
 
     def check(self, population: Population) -> None:
         if population.partition.permutation is not None:
@@ -41,22 +35,11 @@ class Centralised(Method):
             )
 
     def start(self, fed: Federation) -> Record:
-        channels, height, width = fed.population.pool.shape
-        sizes = fed.population.partition.train.sizes
-        for client in fed.clients:
-            fed.charge(client, "up", "data", int(sizes[client]) * (channels * height * width + LABEL_BYTES))
         return Record(model=fed.server.fresh())
 
     def round(self, state: Record, fed: Federation) -> Record:
-        carried = state.group("optimiser")
-        fitted = fed.server.fit(
-            state.group("model"), CrossEntropy(), data=fed.population.pooled(fed.clients), carried=Record(optimiser=carried)
-        )
-        return Record(model=fitted.params) | fitted.carried
+        fitted = fed.server.fit(state.group("model"), CrossEntropy(), optimiser=state.group("optimiser"))
+        return Record(model=fitted.params, optimiser=fitted.optimiser)
 
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        model = state.group("model")
-        return {"global": model} if site.id == SERVER else dict.fromkeys(("local_val", "intra", "inter"), model)
-
-    def welcome(self, state: Record) -> Record:
+    def for_new_client(self, state: Record) -> Record:
         return Record(model=state.group("model"))

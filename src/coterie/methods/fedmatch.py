@@ -2,28 +2,28 @@
 Disjoint Learning", ICLR 2021.
 
 The original shares weights of one architecture and learns from few labels; FCCL compares with it over fully labelled private data,
-unlabelled public data and different architectures, and releases no code. This is the adaptation of `methods.md`, section 9, and
+unlabelled public data and different architectures, and releases no code. This is the adaptation of `docs/methods.md`, and
 its name says `public`: parameters are sums sigma + psi; sigma learns from the private labels, psi from the public images, by
 agreement with the predictions (not the weights) of the two peers that predict most alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.data.examples import crop_and_flip
-from coterie.method import Reply, task
-from coterie.methods.public import PublicMethod, completing
+from coterie.errors import UserError
+from coterie.method import Federation, task
+from coterie.methods.public import PublicMethod, completing, public_images, subject
 from coterie.models.additive import Additive, AdditiveNet, added, apart
+from coterie.population import Population
 from coterie.record import EMPTY, Record
-from coterie.settings import STRICT
+from coterie.settings import NotNegative, Share, Whole, spec
 from coterie.site import Site
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Adam
@@ -31,10 +31,8 @@ from coterie.training.settings import Training
 
 __all__ = ["FedMatchPublic", "Unlabelled"]
 
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Unlabelled(Objective):
     """What psi minimises: agreement with helpers and with the common pseudo-label where the client is sure, and two penalties."""
 
@@ -60,7 +58,7 @@ class Unlabelled(Objective):
         return loss
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FedMatchPublic(PublicMethod):
     """Disjoint learning from labels and from peers' predictions on public data: FedMatch as FCCL could have compared with it.
 
@@ -69,15 +67,13 @@ class FedMatchPublic(PublicMethod):
     """
 
     name: ClassVar[str] = "fedmatch-public"
-    kinds: ClassVar[Mapping[str, str]] = {"helpers": "logits"}
-    augments_together: ClassVar[bool] = False
 
     public: Annotated[Training, completing(augment="crop-flip")] = Training(
         epochs=1, batch=512, optimiser=Adam(lr=1e-3), augment="crop-flip"
     )
     """How psi is trained; here augmentation is each client's own, and only of what the pseudo-label is learned on."""
-    helpers: Annotated[int, Field(ge=0)] = 2
-    threshold: Annotated[float, Field(ge=0, le=1)] = 0.75
+    helpers: Whole = 2
+    threshold: Share = 0.75
     """How sure of its own prediction a client must be to learn from a public image."""
     supervised: NotNegative = 10.0
     inter: NotNegative = 1e-2
@@ -87,21 +83,36 @@ class FedMatchPublic(PublicMethod):
     share: NotNegative = 0.2
     """psi starts as this share of sigma; both are scaled so that their sum is the pretrained network."""
 
-    def first_memory(self, site: Site, params: Record) -> Record:
-        return Record(parts=apart(params, _names(site), self.share))
+    def check(self, population: Population) -> None:
+        super().check(population)
+        if self.average != "none":
+            raise UserError(f"method.average = '{self.average}': expected 'none', sigma and psi are not averaged")
+
+    def first_memory(self, site: Site) -> Record:
+        return Record(parts=apart(site.initial(), _names(site), self.share))
 
     def present(self, site: Site, memory: Record) -> Record:
         return added(memory.group("parts"), _names(site))
 
-    def agree(self, replies: Sequence[Reply]) -> Mapping[int, Record]:
+    def exchange(self, fed: Federation) -> Mapping[int, Record]:
+        about, rows = subject(fed), self.alignment or len(fed.server.public)
+        like = Record(logits=torch.zeros(rows, fed.server.train.classes, dtype=fed.server.dtype))
+        replies = fed.ask("predict", about, like=like)
         said = {reply.client: reply.record.tensors["logits"] for reply in replies}
+        asking = said | {guest: record.tensors["logits"] for guest, record in replies.guests.items()}
         beliefs = {client: logits.softmax(1) for client, logits in said.items()}
-        return {client: Record(helpers=self._nearest(client, said, beliefs)) for client in said}
+        return {client: about | Record(logits=self._nearest(client, own, said, beliefs)) for client, own in asking.items()}
 
-    def _nearest(self, client: int, said: Mapping[int, Tensor], beliefs: Mapping[int, Tensor]) -> dict[str, Tensor]:
-        """What the peers say that predict most alike; of equals the one with the lower number."""
-        distances = sorted((float((said[client] - said[peer]).double().norm()), peer) for peer in said if peer != client)
-        return {str(index): beliefs[peer] for index, (_, peer) in enumerate(distances[: self.helpers])}
+    def _nearest(self, client: int, own: Tensor, said: Mapping[int, Tensor], beliefs: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        """What the others say that predict most alike; of equals the one with the lower number."""
+        distances = sorted((float((own - said[other]).double().norm()), other) for other in said if other != client)
+        return {str(index): beliefs[other] for index, (_, other) in enumerate(distances[: self.helpers])}
+
+    @task
+    def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """What this client says of the public images, as they are."""
+        memory = memory or self.first_memory(site)
+        return Record(logits=site.predict(self.present(site, memory), public_images(self, site, message, together=False))), memory
 
     @task
     def learn(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
@@ -109,19 +120,25 @@ class FedMatchPublic(PublicMethod):
         net = site.model("additive", Additive(site.architecture))
         parts = site.fit(
             memory.group("parts"),
-            self.unlabelled(len(message.group("helpers"))),
+            self.unlabelled(len(message.group("logits"))),
             training=self.public.replace(augment="none"),
-            data=self.images(site, message),
+            data=public_images(self, site, message, together=False),
             frozen=self._tables(site, memory, message),
             model=net,
             trainable=lambda name: name.startswith("psi."),
             purpose="public",
         ).params
         fitted = site.fit(
-            parts, self.supervised * CrossEntropy(), carried=memory, model=net, trainable=lambda name: name.startswith("sigma.")
+            parts,
+            self.supervised * CrossEntropy(),
+            optimiser=memory.group("optimiser"),
+            model=net,
+            trainable=lambda name: name.startswith("sigma."),
         )
-        site.show("terms", torch.tensor((fitted.loss,), dtype=torch.float64))
-        return EMPTY, Record(parts=fitted.params) | fitted.carried
+        kept = Record(parts=fitted.params, optimiser=fitted.optimiser)
+        site.evaluate("personal", self.present(site, kept))
+        site.log("losses", torch.tensor((fitted.loss,), dtype=torch.float64))
+        return EMPTY, kept
 
     def unlabelled(self, helpers: int) -> Objective:
         """What psi minimises with so many helpers."""
@@ -129,8 +146,8 @@ class FedMatchPublic(PublicMethod):
 
     def _tables(self, site: Site, memory: Record, message: Record) -> dict[str, Tensor]:
         """By public image: what each helper says, the class most voices are for (of equals the lowest), whether the client is sure."""
-        own = site.predict(self.present(site, memory), self.images(site, message)).softmax(1)
-        helpers = list(message.group("helpers").tensors.values())
+        own = site.predict(self.present(site, memory), public_images(self, site, message, together=False)).softmax(1)
+        helpers = list(message.group("logits").tensors.values())
         votes = torch.stack([F.one_hot(belief.argmax(1), belief.shape[1]) for belief in (own, *helpers)]).sum(0)
         sure = (own.amax(1) >= self.threshold).to(own.dtype)
         return {"labels": votes.argmax(1), "sure": sure, **{f"helper {index}": belief for index, belief in enumerate(helpers)}}

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.methods.public import PublicMethod
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.training.objectives import Objective, Step
 
 __all__ = ["Digest", "FedMD"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Digest(Objective):
     """The distance of the logits from the consensus, averaged over all entries."""
 
@@ -32,7 +31,7 @@ class Digest(Objective):
         return distance(step.logits, step.frozen["consensus"])
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FedMD(PublicMethod):
     """Heterogeneous federated learning by model distillation.
 
@@ -44,5 +43,5 @@ class FedMD(PublicMethod):
 
     digest_loss: Literal["l1", "mse"] = "l1"
 
-    def digesting(self) -> Objective:
+    def towards(self) -> Objective:
         return Digest(self.digest_loss)

@@ -5,19 +5,16 @@ FedAvg whose clients also pay for the distance to the model they received: mu/2 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
-
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.regularisers import ProximalTerm, Terms
-from coterie.settings import STRICT
+from coterie.methods.regularisers import ProximalRegulariser, Regularisers
+from coterie.settings import NotNegative, spec
 
 __all__ = ["FedProx"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FedProx(FedAvg):
     """FedAvg with a proximal term; mu = 0 is FedAvg to the bit.
 
@@ -28,7 +25,7 @@ class FedProx(FedAvg):
     """
 
     name: ClassVar[str] = "fedprox"
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    mu: NotNegative = 0.01
 
-    def added(self) -> Terms:
-        return (ProximalTerm(self.mu), *self.terms)
+    def added(self) -> Regularisers:
+        return (ProximalRegulariser(self.mu), *self.regularisers)

@@ -14,62 +14,30 @@ their merge adds the old BatchNorm statistics to the sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.errors import UserError
-from coterie.method import Exhibit, Federation, Method, task, weighted_mean
-from coterie.methods.local import pretrained
+from coterie.method import Federation, Method, fine_tune, means, task
 from coterie.models import MODELS, Architecture
 from coterie.models.pair import Pair, PairNet
 from coterie.population import Population
-from coterie.record import EMPTY, Record
-from coterie.settings import STRICT
+from coterie.protocols import Model
+from coterie.record import Record
+from coterie.settings import field_of, spec
 from coterie.site import SERVER, Site
 from coterie.training.loop import Fitted
 from coterie.training.objectives import Objective, Step, kl_divergence
+from coterie.training.optimisers import WeightByRound, at_round
 from coterie.training.settings import Training
 
-__all__ = ["FML", "Mutual", "at_round"]
+__all__ = ["FML", "Mutual"]
 
 
-def _read(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """One sentence for whatever is wrong with a dial."""
-    given = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value) if isinstance(value, list) else value
-    try:
-        dial = check(given)
-    except ValidationError:
-        dial = ()
-    if isinstance(dial, float) or (dial and all(a < b for (a, _), (b, _) in pairwise(dial))):
-        return dial
-    raise ValueError("expected a number from 0 to 1, or pairs of a round (from 1, rising) and such a number: [[1, 0.9], [20, 0.5]]")
-
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Since = Annotated[int, Field(ge=1)]
-Dial = Annotated[Share | tuple[tuple[Since, Share], ...], WrapValidator(_read)]
-"""A number, or (from which round, number) pairs: `[[1, 0.9], [20, 0.5]]`; the first of them also holds before its round."""
-
-
-def at_round(dial: Dial, round: int) -> float:
-    """What a dial says in a round.
-
-    >>> at_round(0.5, 7), at_round(((1, 0.9), (20, 0.5)), 19), at_round(((1, 0.9), (20, 0.5)), 20)
-    (0.5, 0.9, 0.5)
-    """
-    if isinstance(dial, float | int):
-        return dial
-    return [value for since, value in dial if since <= max(round, dial[0][0])][-1]
-
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Mutual(Objective):
     """Both losses from one forward of both networks; no gradient crosses from one to the other."""
 
@@ -92,41 +60,27 @@ def _taught(student: Tensor, teacher: Tensor, y: Tensor, weight: float) -> Tenso
     return sum(parts[1:], start=parts[0])
 
 
-def _under(params: Record, part: str) -> Record:
-    """One network out of a pair."""
-    return Record({name.removeprefix(f"{part}."): value for name, value in params.items() if name.startswith(f"{part}.")})
-
-
-def _both(private: Record, message: Record) -> Record:
-    """A pair: a private network, and a meme forked from the server's."""
-    parts = {"private": private, "meme": message.group("model")}
-    return Record({f"{part}.{name}": value for part, params in parts.items() for name, value in params.tensors.items()})
-
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FML(Method):
     """Federated mutual learning; beta = 1 is FedAvg with uniform weights on the meme, alpha = 1 leaves the private model alone.
 
-    >>> FML().alpha, FML(alpha=((1, 0.9), (20, 0.5))).beta
+    >>> FML().alpha, FML(alpha=0.9).beta
     (0.5, 0.5)
     """
 
     name: ClassVar[str] = "fml"
-    offers: ClassVar[tuple[str, ...]] = ("global", "local_post", "local_val", "intra", "inter")
+    evaluates: ClassVar[tuple[Model, ...]] = ("global", "personal", "start")
     mixes_architectures: ClassVar[bool] = True
-    exhibits: ClassVar[Mapping[str, Exhibit]] = {"dials": Exhibit("alpha and beta", "lines", x="round", y="weight of the labels")}
 
-    alpha: Dial = 0.5
-    """Weight of the labels in the private model's loss."""
-    beta: Dial = 0.5
+    alpha: WeightByRound = 0.5
+    """Weight of the labels in the private model's loss: a number, or a schedule over rounds."""
+    beta: WeightByRound = 0.5
     """Weight of the labels in the meme's loss."""
-    meme: Annotated[Architecture, BeforeValidator(lambda v: MODELS.resolve(v, "method.meme")), PlainSerializer(MODELS.dump)] | None = None
+    meme: Annotated[Architecture, field_of(MODELS, "method.meme")] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
-    pretraining: Annotated[int, Field(ge=0)] = 0
-    """Epochs that every private model trains alone before the first round, as FCCL's comparison has it."""
     new_client: Literal["own", "server"] = "own"
-    """A new_client's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and without
-    dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
+    """A new client's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and
+    without dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
 
     def check(self, population: Population) -> None:
         models = population.plan.architectures
@@ -142,47 +96,47 @@ class FML(Method):
         return (self.meme or base) if client == SERVER else base
 
     def start(self, fed: Federation) -> Record:
-        if self.pretraining:
-            for _ in fed.ask("pretrain", clients=fed.clients):
-                pass
         return Record(model=fed.server.fresh())
 
-    @task
-    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """The private model trains alone; the optimiser's state ends here."""
-        return EMPTY, Record(model=pretrained(site, self.pretraining))
-
     def round(self, state: Record, fed: Federation) -> Record:
-        dials = [at_round(self.alpha, fed.round), at_round(self.beta, fed.round)]
-        fed.server.show("dials", torch.tensor(dials, dtype=torch.float64))
-        return Record(model=weighted_mean(fed.ask("train", state, like=state), "model", "uniform"))
+        fed.server.log("alpha and beta", torch.tensor(self._weights(fed.round), dtype=torch.float64))
+        return means(fed.ask("train", state, like=state), "model", weighting="uniform")
 
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser."""
-        start = _both(memory.group("model") or site.fresh(), message)
-        fitted = self.tune(site, start, Record(optimiser=memory.group("optimiser")), site.training, "train")
-        return Record(model=_under(fitted.params, "meme")), self._kept(fitted)
+        """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser's state."""
+        private = memory.group("model") or site.initial()
+        site.evaluate("start", private)
+        fitted = self._mutual(site, _pair(private, message), memory.group("optimiser"), site.training, "train")
+        private = fitted.params.under("private")
+        site.evaluate("personal", private)
+        return Record(model=fitted.params.under("meme")), Record(model=private, optimiser=fitted.optimiser.select("private"))
 
-    def _kept(self, fitted: Fitted) -> Record:
-        moments = {n: v for n, v in fitted.carried.group("optimiser").items() if n.startswith("private.")}
-        return Record(model=_under(fitted.params, "private"), optimiser=Record(moments))
+    def _mutual(self, site: Site, pair: Record, optimiser: Record, training: Training, purpose: str) -> Fitted:
+        """Both networks, side by side."""
+        return site.fit(
+            pair,
+            Mutual(*self._weights(site.round)),
+            optimiser=optimiser,
+            training=training.replace(state="kept"),
+            model=site.model("pair", Pair(site.architecture, self.meme or site.architecture)),
+            purpose=purpose,
+            clip_apart=("private.", "meme."),
+        )
 
-    def join(self, site: Site, message: Record) -> Record:
-        return _both(message.group("model") if self.new_client == "server" else site.fresh(), message)
+    def _weights(self, round: int) -> tuple[float, float]:
+        return at_round(self.alpha, round), at_round(self.beta, round)
 
-    def tune(self, site: Site, start: Record, carried: Record, training: Training, purpose: str) -> Fitted:
-        objective = Mutual(at_round(self.alpha, site.round), at_round(self.beta, site.round))
-        both = site.model("pair", Pair(site.architecture, self.meme or site.architecture))
-        return site.fit(start, objective, carried=carried, training=training.replace(state="kept"), model=both, purpose=purpose)
-
-    def judged(self, params: Record) -> Record:
-        return _under(params, "private")
-
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        if site.id == SERVER:
-            return {"global": state.group("model")}
-        return dict.fromkeys(self.offers[1:], memory.group("model")) if "model" in memory else {}
-
-    def welcome(self, state: Record) -> Record:
+    def for_new_client(self, state: Record) -> Record:
         return state
+
+    @task
+    def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """A new client's private model and a meme learn from each other; it is judged by the private one."""
+        start = _pair(message.group("model") if self.new_client == "server" else site.fresh(), message)
+        return fine_tune(site, message, start, lambda *now: self._mutual(site, *now), lambda pair: pair.under("private")), memory
+
+
+def _pair(private: Record, message: Record) -> Record:
+    """A private network, and a meme forked from the server's."""
+    return private.prefixed("private") | message.group("model").prefixed("meme")

@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
-
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.method import Federation, Method, task
+from coterie.protocols import Model
 from coterie.record import EMPTY, Record
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import Site
 from coterie.training.objectives import CrossEntropy
 
-__all__ = ["Local", "pretrained"]
+__all__ = ["Local"]
 
 
-def pretrained(site: Site, epochs: int) -> Record:
-    """A client's fresh network after so many epochs on its own data."""
-    alone = site.training.replace(epochs=epochs, state="fresh")
-    return site.fit(site.fresh(), CrossEntropy(), training=alone, purpose="pretrain").params
-
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Local(Method):
     """Each client trains its own model, of any architecture, and keeps it; no byte moves.
 
-    >>> Local().offers[0]
+    >>> Local().protocols[0]
     'local_post'
     """
 
     name: ClassVar[str] = "local"
-    offers: ClassVar[tuple[str, ...]] = ("local_post", "local_val", "intra", "inter")
+    evaluates: ClassVar[tuple[Model, ...]] = ("personal", "start")
     mixes_architectures: ClassVar[bool] = True
 
-    pretraining: Annotated[int, Field(ge=0)] = 0
-    """Epochs before the first round, for a fair comparison with methods that have them too."""
-
     def start(self, fed: Federation) -> Record:
-        if self.pretraining:
-            for _ in fed.ask("pretrain", clients=fed.clients):
-                pass
         return EMPTY
 
-    @task
-    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Train alone; the optimiser's state ends here."""
-        return EMPTY, Record(model=pretrained(site, self.pretraining))
-
     def round(self, state: Record, fed: Federation) -> Record:
-        for _ in fed.ask("train"):
-            pass
+        fed.ask("train")
         return state
 
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Train on from where this client stopped last time."""
-        fitted = site.fit(memory.group("model") or site.fresh(), CrossEntropy(), carried=memory)
-        return EMPTY, Record(model=fitted.params) | fitted.carried
-
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        return dict.fromkeys(self.offers, memory.group("model")) if "model" in memory else {}
+        start = memory.group("model") or site.initial()
+        site.evaluate("start", start)
+        fitted = site.fit(start, CrossEntropy(), optimiser=memory.group("optimiser"))
+        site.evaluate("personal", fitted.params)
+        return EMPTY, Record(model=fitted.params, optimiser=fitted.optimiser)

@@ -1,4 +1,4 @@
-"""What methods that meet on public data have in common: pretraining, an exchange of predictions, and what each client makes of it.
+"""Methods that meet on public data: what their rounds have in common, and functions for what is done in them.
 
 Every client has its own network, of any architecture. A round is two exchanges: clients predict the public images, the server
 agrees on something from who answered, and each client first digests that on the public data and then revisits its own.
@@ -7,29 +7,28 @@ FedMD, FedDF as FCCL reads it, RCFL and FedMatch in FCCL's setting, and FCCL its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.method import Exhibit, Federation, Method, Reply, task
-from coterie.methods.local import pretrained
+from coterie.method import Federation, Method, Weighting, means, task
 from coterie.population import Population
+from coterie.protocols import Model
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, seed_of
-from coterie.settings import STRICT
+from coterie.settings import Count, spec
 from coterie.site import Site
 from coterie.training.loop import Fitted, Frozen
 from coterie.training.objectives import CrossEntropy, Objective
 from coterie.training.optimisers import Adam
 from coterie.training.settings import Training
 
-__all__ = ["Digestion", "PublicMethod", "completing", "mean_logits", "mean_of"]
+__all__ = ["PublicMethod", "PublicTraining", "completing", "digest", "mean_of", "public_images", "revisit", "subject"]
 
 
 def completing(**defaults: Any) -> BeforeValidator:
@@ -38,30 +37,24 @@ def completing(**defaults: Any) -> BeforeValidator:
     return BeforeValidator(lambda value: {**usual, **value} if isinstance(value, Mapping) else value)
 
 
-Digestion = Annotated[Training, completing()]
+PublicTraining = Annotated[Training, completing()]
 """How public data is trained on: batches of 512 and Adam at 1e-3 unless said."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class PublicMethod(Method):
-    """Base of methods whose clients exchange predictions about public data."""
+    """Base of methods whose clients exchange predictions about public data; a subclass says what is digested."""
 
-    offers: ClassVar[tuple[str, ...]] = ("local_post", "local_val", "intra", "inter")
-    kinds: ClassVar[Mapping[str, str]] = {"model": "weights", "consensus": "logits"}
+    evaluates: ClassVar[tuple[Model, ...]] = ("personal",)
     needs_public: ClassVar[bool] = True
     mixes_architectures: ClassVar[bool] = True
-    augments_together: ClassVar[bool] = True
-    """Whether augmented public images must be the same pixels at every client, because what is said of them is compared."""
-    exhibits: ClassVar[Mapping[str, Exhibit]] = {
-        "terms": Exhibit("Local loss by term: cross-entropy, then what is added", "lines", x="round", y="loss"),
-    }
 
-    pretraining: Annotated[int, Field(ge=0)] = 50
-    """Epochs that every client trains alone before the first round."""
-    public: Digestion = Training(epochs=1, batch=512, optimiser=Adam(lr=1e-3))
+    public: PublicTraining = Training(epochs=1, batch=512, optimiser=Adam(lr=1e-3))
     """How the public data is digested; its optimiser starts anew every round, its augmentation is the same for everybody."""
-    alignment: Annotated[int, Field(ge=1)] | None = None
+    alignment: Count | None = None
     """How many public images a round is about, drawn anew each time; None for all of them."""
+    average: Literal["none"] | Weighting = "none"
+    """For equal architectures: parameters averaged between the public and the private phase, and how weighted."""
 
     def check(self, population: Population) -> None:
         held = 0 if population.public is None else len(population.public)
@@ -69,121 +62,111 @@ class PublicMethod(Method):
             raise UserError(f"method.alignment = {self.alignment}: expected at most the {held} public images")
         if self.public.state == "kept":
             raise UserError("method.public.state = 'kept': expected 'fresh', the optimiser for public data starts anew every round")
+        if self.average != "none" and len(set(population.plan.architectures)) > 1:
+            raise UserError(f"method.average = '{self.average}': expected 'none', because clients have different models")
 
     def start(self, fed: Federation) -> Record:
-        for _ in fed.ask("pretrain", clients=fed.clients):
-            pass
         return EMPTY
-
-    @task
-    def pretrain(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Train alone, so that there is something to say; the optimiser's state ends here."""
-        return EMPTY, self.first_memory(site, pretrained(site, self.pretraining))
-
-    def first_memory(self, site: Site, params: Record) -> Record:
-        """What a client keeps of its pretrained network."""
-        return Record(model=params)
 
     def round(self, state: Record, fed: Federation) -> Record:
-        for _ in self.confer(fed):
-            pass
+        message = self.exchange(fed)
+        if self.average == "none":
+            fed.ask("learn", message)
+        else:
+            model = Record(model=fed.server.fresh())
+            fed.ask("recall", means(fed.ask("hand_in", message, like=model), "model", weighting=self.average))
         return state
 
-    def confer(self, fed: Federation) -> Iterator[Reply]:
-        """Two exchanges: predictions, and what was made of them."""
-        about = self.subject(fed)
-        agreed = self.agree(list(fed.ask("predict", about, like=self.like(fed))))
-        if isinstance(agreed, Record):
-            return fed.ask("learn", agreed | about, like=self.handed_in(fed))
-        return fed.ask("learn", {client: each | about for client, each in agreed.items()}, clients=list(agreed))
-
-    def handed_in(self, fed: Federation) -> Record:
-        """The shape of what clients hand in after learning, which mostly is nothing."""
-        return EMPTY
-
-    def subject(self, fed: Federation) -> Record:
-        """What decides which public pixels a round is about: a seed, the same in everybody's message."""
-        return Record(seed=seed_of(fed.server.seed, fed.round, "public"))
-
-    def images(self, site: Site, message: Record) -> Examples:
-        """The public images that a message is about, the same pixels everywhere."""
-        assert site.public is not None
-        seed, data = int(message.number("seed")), site.public
-        if self.alignment is not None:
-            data = data.only(torch.randperm(len(data), generator=generator(seed, "alignment"))[: self.alignment])
-        return data.augmented(generator(seed, "augment")) if self.augments_together and self.public.augment != "none" else data
-
-    def like(self, fed: Federation) -> Record:
-        """The shape that predictions must have."""
-        assert fed.server.public is not None
+    def exchange(self, fed: Federation) -> Record | Mapping[int, Record]:
+        """What clients learn from: what the public images are, and what the federation thinks of them."""
+        about = subject(fed)
         rows = self.alignment or len(fed.server.public)
-        return Record(logits=torch.zeros(rows, fed.server.train.classes, dtype=fed.server.dtype))
+        like = Record(logits=torch.zeros(rows, fed.server.train.classes, dtype=fed.server.dtype))
+        return about | Record(logits=mean_of([reply.record.tensors["logits"] for reply in fed.ask("predict", about, like=like)]))
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """What this client says of the public images."""
-        return Record(logits=site.predict(self.present(site, memory), self.images(site, message))), memory
+        memory = memory or self.first_memory(site)
+        return Record(logits=site.predict(self.present(site, memory), public_images(self, site, message))), memory
+
+    @task
+    def learn(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Digest what was agreed, then revisit the private data."""
+        memory = memory or self.first_memory(site)
+        return EMPTY, self.revisited(site, memory, self.digested(site, memory, message))
+
+    @task
+    def hand_in(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """Where parameters are averaged: digest, and hand the network in."""
+        memory = memory or self.first_memory(site)
+        previous, digested = memory.group("previous") or memory.group("model"), self.digested(site, memory, message)
+        return Record(model=digested, examples=len(site.train)), memory | Record(previous=previous, model=digested)
+
+    @task
+    def recall(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        """The private phase from averaged parameters."""
+        return EMPTY, self.revisited(site, memory, message.group("model"))
+
+    def first_memory(self, site: Site) -> Record:
+        """What a client keeps before it first takes part: its network, pretrained as the experiment says."""
+        return Record(model=site.initial())
 
     def present(self, site: Site, memory: Record) -> Record:
         """The network as it is now."""
         return memory.group("model")
 
-    def agree(self, replies: Sequence[Reply]) -> Record | Mapping[int, Record]:
-        """What the server makes of the predictions of those who answered: for all, or for each client."""
-        return mean_logits(replies)
+    def digested(self, site: Site, memory: Record, message: Record) -> Record:
+        """The network after the public data."""
+        return digest(self, site, memory.group("model"), message, self.towards())
 
-    @task
-    def learn(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Digest what was agreed, then revisit the private data."""
-        fitted = self.revisit(site, memory, self.digest(site, memory, message))
-        return EMPTY, Record(model=fitted.params) | fitted.carried
-
-    def digest(self, site: Site, memory: Record, message: Record) -> Record:
-        """The network after it has learned from the public data."""
-        tables = {"consensus": message.tensors["consensus"]}
-        quiet = self.public.replace(augment="none")  # what augmentation there is, `images` has done
-        data = self.images(site, message)
-        return site.fit(self.present(site, memory), self.digesting(), training=quiet, data=data, frozen=tables, purpose="public").params
-
-    def digesting(self) -> Objective:
-        """What is minimised on public data, with the `consensus` beside it."""
+    def towards(self) -> Objective:
+        """What is minimised on public data, with the federation's `logits` beside it."""
         raise NotImplementedError
 
-    def revisit(self, site: Site, memory: Record, start: Record) -> Fitted:
-        """Local training after the public data."""
-        fitted = site.fit(start, self.revisiting(), carried=memory, frozen=self.teachers(site, memory))
-        site.show("terms", torch.tensor(fitted.parts or (fitted.loss,), dtype=torch.float64))
-        return fitted
-
-    def revisiting(self) -> Objective:
-        """What is minimised on private data."""
-        return CrossEntropy()
-
-    def teachers(self, site: Site, memory: Record) -> Mapping[str, Frozen]:
-        """The frozen networks that it looks at."""
-        return {}
-
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        return dict.fromkeys(self.offers, self.present(site, memory)) if memory else {}
+    def revisited(self, site: Site, memory: Record, start: Record) -> Record:
+        """What a client keeps after its private data."""
+        fitted = revisit(site, memory, start, CrossEntropy())
+        return Record(model=fitted.params, optimiser=fitted.optimiser)
 
 
-def mean_logits(replies: Sequence[Reply]) -> Record:
-    """The consensus that is the plain mean of what was said, over who answered.
-
-    >>> said = [Reply(client, Record(logits=torch.full((1, 2), float(client)))) for client in (0, 1)]
-    >>> mean_logits(said).tensors["consensus"].tolist()
-    [[0.5, 0.5]]
-    """
-    return Record(consensus=mean_of([reply.record.tensors["logits"] for reply in replies]))
+def subject(fed: Federation) -> Record:
+    """What decides which public pixels a round is about: a seed, the same in everybody's message."""
+    return Record(seed=seed_of(fed.server.seed, fed.round, "public"))
 
 
-def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+def public_images(method: PublicMethod, site: Site, message: Record, together: bool = True) -> Examples:
+    """The public images that a message is about; augmented, if at all, to the same pixels everywhere, unless each does that by itself."""
+    seed, data = int(message.number("seed")), site.public
+    if method.alignment is not None:
+        data = data.only(torch.randperm(len(data), generator=generator(seed, "alignment"))[: method.alignment])
+    return data.augmented(generator(seed, "augment")) if together and method.public.augment != "none" else data
+
+
+def digest(method: PublicMethod, site: Site, start: Record, message: Record, objective: Objective) -> Record:
+    """A network after it has learned from what the federation says of the public images."""
+    training = method.public.replace(augment="none")  # what augmentation there is, `public_images` has done
+    known = {"consensus": message.tensors["logits"]}
+    images = public_images(method, site, message)
+    return site.fit(start, objective, training=training, data=images, frozen=known, purpose="public").params
+
+
+def revisit(site: Site, memory: Record, start: Record, objective: Objective, frozen: Mapping[str, Frozen] | None = None) -> Fitted:
+    """Local training after the public data, measured and logged."""
+    fitted = site.fit(start, objective, optimiser=memory.group("optimiser"), frozen=frozen or {})
+    site.evaluate("personal", fitted.params)
+    site.log("losses", torch.tensor(fitted.parts or (fitted.loss,), dtype=torch.float64))
+    return fitted
+
+
+def mean_of(tensors: Iterable[Tensor]) -> Tensor:
     """The plain mean, summed in double precision in the given order.
 
     >>> mean_of([torch.zeros(2), torch.ones(2)]).tolist()
     [0.5, 0.5]
     """
-    total = tensors[0].double()
-    for tensor in tensors[1:]:
+    first, *rest = tensors
+    total = first.double()
+    for tensor in rest:
         total = total + tensor.double()
-    return (total / len(tensors)).to(tensors[0].dtype)
+    return (total / (1 + len(rest))).to(first.dtype)

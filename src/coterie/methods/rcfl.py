@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.method import Federation, Reply, task
-from coterie.methods.public import PublicMethod
+from coterie.method import Federation, task
+from coterie.methods.public import PublicMethod, public_images, subject
 from coterie.record import Record
-from coterie.settings import STRICT
+from coterie.settings import spec
 from coterie.site import Site
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["RCFLPublic", "TowardsProbabilities"]
+__all__ = ["RCFLPublic", "TowardsProbabilities", "believed"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class TowardsProbabilities(Objective):
     """KL(consensus || student) where the consensus already is probabilities."""
 
@@ -34,36 +33,39 @@ class TowardsProbabilities(Objective):
         return F.kl_div(step.logits.log_softmax(1), step.frozen["consensus"], reduction="batchmean")
 
 
-@dataclass(frozen=True, config=STRICT)
+def believed(votes: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """The mean of what was said, weighted by the speakers' accuracies; uniform where nobody has any."""
+    total = sum(float(vote["accuracy"]) for vote in votes)
+    weights = [float(vote["accuracy"]) / total if total > 0 else 1 / len(votes) for vote in votes]
+    mixed = torch.stack([weight * vote["logits"].double() for weight, vote in zip(weights, votes, strict=True)]).sum(0)
+    return mixed.to(votes[0]["logits"].dtype)
+
+
+@spec
 class RCFLPublic(PublicMethod):
     """Accuracy-weighted distillation through public data: RCFL as FCCL compares with it.
 
-    >>> RCFLPublic.name
-    'rcfl-public'
+    >>> RCFLPublic().towards()
+    TowardsProbabilities()
     """
 
     name: ClassVar[str] = "rcfl-public"
-    kinds: ClassVar[Mapping[str, str]] = {"probabilities": "logits", "consensus": "logits"}
 
-    def like(self, fed: Federation) -> Record:
-        shape = super().like(fed).tensors["logits"]
-        return Record(probabilities=shape, accuracy=torch.zeros(1, dtype=shape.dtype))
+    def exchange(self, fed: Federation) -> Record:
+        about, server = subject(fed), fed.server
+        shape = torch.zeros(self.alignment or len(server.public), server.train.classes, dtype=server.dtype)
+        like = Record(logits=shape, accuracy=torch.zeros(1, dtype=shape.dtype))
+        return about | Record(logits=believed([reply.record.tensors for reply in fed.ask("predict", about, like=like)]))
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
-        """Probabilities for the public images, and how much this client should be believed."""
+        """Probabilities for the public images (in the place of logits), and how much this client should be believed."""
+        memory = memory or self.first_memory(site)
         model = memory.group("model")
-        logits = site.predict(model, self.images(site, message))
+        logits = site.predict(model, public_images(self, site, message))
         judge = site.validation if len(site.validation) else site.train
-        accuracy = site.score(model, judge).values()["accuracy"]
-        return Record(probabilities=logits.softmax(1), accuracy=torch.tensor([accuracy], dtype=logits.dtype)), memory
+        accuracy = site.score(model, judge).metrics()["accuracy"]
+        return Record(logits=logits.softmax(1), accuracy=torch.tensor([accuracy], dtype=logits.dtype)), memory
 
-    def agree(self, replies: Sequence[Reply]) -> Record:
-        votes = [reply.record.tensors for reply in replies]
-        total = sum(float(vote["accuracy"]) for vote in votes)
-        weights = [float(vote["accuracy"]) / total if total > 0 else 1 / len(votes) for vote in votes]
-        mixed = torch.stack([weight * vote["probabilities"].double() for weight, vote in zip(weights, votes, strict=True)]).sum(0)
-        return Record(consensus=mixed.to(votes[0]["probabilities"].dtype))
-
-    def digesting(self) -> Objective:
+    def towards(self) -> Objective:
         return TowardsProbabilities()

@@ -1,50 +1,22 @@
-"""Terms that an experiment can add to what clients minimise: `terms = [{ name = "proximal", mu = 0.01 }, { name = "mmd" }]`.
+"""What an experiment can add to the clients' loss: `regularisers = [{ name = "proximal", mu = 0.01 }, { name = "mmd" }]`.
 
-A term is an objective, its weight, and the frozen networks it looks at. Methods of the FedAvg family take any number of them, so
-MMD inside FedFusion inside FedProx is a matter of configuration.
+A regulariser is an objective, its weight, and the frozen networks it looks at. Methods of the FedAvg family take any number of them,
+so MMD inside FedFusion inside FedProx is a matter of configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, TypeAlias
 
-import torch
-from pydantic import BeforeValidator, Field, PlainSerializer
-from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from coterie.methods.mmd import L2Regulariser, MMDRegulariser, Regulariser
+from coterie.settings import NotNegative, Registry, field_of, spec
+from coterie.training.objectives import Objective, Proximal
 
-from coterie.models import staged
-from coterie.models.fused import FusedNet
-from coterie.record import Record
-from coterie.settings import STRICT, Registry, Spec
-from coterie.site import Site
-from coterie.training.loop import Frozen, frozen
-from coterie.training.objectives import Objective, Proximal, Step
-
-__all__ = ["MMD", "TERMS", "WIDTHS", "L2Term", "MMDTerm", "ProximalTerm", "SquaredDistance", "Term", "Terms", "mmd2"]
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Output = Literal["logits", "features"]
-
-WIDTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 100.0, 1e3, 1e4, 1e5, 1e6)
-"""The authors' nineteen kernels: each number plays the role of a variance, exp(-d^2 / (2 width))."""
+__all__ = ["REGULARISERS", "ProximalRegulariser", "Regulariser", "Regularisers"]
 
 
-class Term(Spec):
-    """One addition to the clients' loss."""
-
-    def objective(self) -> Objective:
-        """The term with its weight."""
-        raise NotImplementedError
-
-    def frozen(self, site: Site, start: Record) -> Mapping[str, Frozen]:
-        """The frozen functions it looks at, by name; none where its weight is 0."""
-        return {}
-
-
-@dataclass(frozen=True, config=STRICT)
-class ProximalTerm(Term):
+@spec
+class ProximalRegulariser(Regulariser):
     """FedProx's: mu/2 times the squared distance of the parameters to those received."""
 
     name: ClassVar[str] = "proximal"
@@ -54,108 +26,6 @@ class ProximalTerm(Term):
         return self.mu * Proximal()
 
 
-@dataclass(frozen=True, config=STRICT)
-class TwoStream(Term):
-    """A second stream beside the trained one: the received model, frozen, on the same samples (Yao et al. 2019, section 3.1)."""
-
-    lam: NotNegative = 0.1
-    on: Output = "logits"
-    """What the two streams are compared on; the authors' code takes the logits, the paper says "outputs"."""
-
-    def frozen(self, site: Site, start: Record) -> Mapping[str, Frozen]:
-        if self.lam == 0:
-            return {}
-        look = (lambda net, x: net(x)) if self.on == "logits" else _features
-        return {f"global {self.on}": frozen(site.model("global stream"), start, look)}
-
-
-def _features(net: nn.Module, x: Tensor) -> Tensor:
-    seen: Tensor = net.features(x) if isinstance(net, FusedNet) else staged(net).features(x)
-    return seen
-
-
-@dataclass(frozen=True, config=STRICT)
-class MMDTerm(TwoStream):
-    """FedMMD's: lambda times the squared maximum mean discrepancy between the two streams."""
-
-    name: ClassVar[str] = "mmd"
-    kernels: Literal["fixed", "mean"] = "fixed"
-    """`fixed`: the authors' nineteen widths; `mean`: five around the mean squared distance of the joint batch."""
-    floor: NotNegative = 0.0
-    """Values below it do not push; the authors' code has 1e-4."""
-
-    def objective(self) -> Objective:
-        return self.lam * MMD(self.on, self.kernels, self.floor)
-
-
-@dataclass(frozen=True, config=STRICT)
-class L2Term(TwoStream):
-    """The rival in FedMMD's paper: lambda/2 times the squared difference of the two streams."""
-
-    name: ClassVar[str] = "l2"
-    lam: NotNegative = 0.01
-    reduction: Literal["sum", "mean"] = "sum"
-    """Over the batch: the authors' code sums, which makes it strong."""
-
-    def objective(self) -> Objective:
-        return self.lam * SquaredDistance(self.on, self.reduction)
-
-
-TERMS = Registry("term", Term, [ProximalTerm, MMDTerm, L2Term])
-
-
-def _resolve(value: Any) -> Term:
-    return TERMS.resolve(value, "method.terms")
-
-
-Terms = tuple[Annotated[Term, BeforeValidator(_resolve), PlainSerializer(TERMS.dump)], ...]
-"""The type of a method's `terms` field."""
-
-
-def _streams(step: Step, on: Output) -> tuple[Tensor, Tensor]:
-    return step.frozen[f"global {on}"].flatten(1), (step.logits if on == "logits" else step.features).flatten(1)
-
-
-@dataclass(frozen=True)
-class MMD(Objective):
-    """MMD^2 between the frozen global stream and the local one."""
-
-    on: Output = "logits"
-    kernels: Literal["fixed", "mean"] = "fixed"
-    floor: float = 0.0
-
-    def __call__(self, step: Step) -> Tensor:
-        return mmd2(*_streams(step, self.on), kernels=self.kernels).clamp(min=self.floor)
-
-
-@dataclass(frozen=True)
-class SquaredDistance(Objective):
-    """Half the squared difference between the streams, summed over outputs, and over the batch or its mean."""
-
-    on: Output = "logits"
-    reduction: Literal["sum", "mean"] = "sum"
-
-    def __call__(self, step: Step) -> Tensor:
-        theirs, ours = _streams(step, self.on)
-        total = 0.5 * (ours - theirs).square().sum()
-        return total if self.reduction == "sum" else total / len(ours)
-
-
-def mmd2(x: Tensor, y: Tensor, kernels: Literal["fixed", "mean"] = "fixed") -> Tensor:
-    """The biased estimate of MMD^2 (all pairs, diagonals included) under a sum of Gaussian kernels.
-
-    >>> x = torch.tensor([[0.0], [1.0]])
-    >>> mmd2(x, x).item(), mmd2(x, x + 1).item() > 0
-    (0.0, True)
-    """
-    joint = torch.cat([x, y])
-    squared = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
-    if kernels == "fixed":
-        widths = 2 * squared.new_tensor(WIDTHS)
-    else:
-        mean = squared.detach().sum() / (len(joint) ** 2 - len(joint))
-        least = torch.finfo(mean.dtype).tiny / torch.finfo(mean.dtype).eps  # so that one over a quarter of it is still a number
-        widths = mean.clamp(min=least) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0])
-    kernel = torch.exp(-squared[..., None] / widths).sum(-1)
-    n = len(x)
-    return (kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()).clamp(min=0)
+REGULARISERS = Registry("regulariser", Regulariser, [ProximalRegulariser, MMDRegulariser, L2Regulariser])
+Regularisers: TypeAlias = tuple[Annotated[Regulariser, field_of(REGULARISERS, "method.regularisers")], ...]
+"""The type of a method's `regularisers` field."""

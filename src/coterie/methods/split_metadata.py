@@ -1,4 +1,5 @@
-"""Split training with metadata selection: Shi & Radu, EuroMLSys 2022.
+"""Split training with metadata selection: Shi & Radu, "Data Selection for Efficient Model Update in Federated Learning", EuroMLSys 2022
+(arXiv 2111.03512).
 
 The network is cut at a level. Round t: each client takes the maps that the lower part of W_G(t-1) gives for its own images (evaluation
 mode, not augmented), keeps the few that stand for the others, trains the whole network, and sends model, maps and labels. The server
@@ -15,122 +16,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, Field, PlainSerializer
-from pydantic.dataclasses import dataclass
+from pydantic import BeforeValidator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from coterie.data.maps import Maps, Precision, pack
 from coterie.data.selection import Floats, KMeansSelection, Selected, sketch
 from coterie.errors import UserError, nearest
-from coterie.method import Federation, Reply, Weighting, task, weighted_mean
+from coterie.method import Federation, Replies, Reply, Weighting, means
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.fedfusion import parts_of
+from coterie.methods.few_shot import FewShot, prototypes
 from coterie.models import staged
 from coterie.models.fused import last_map
 from coterie.population import Population
+from coterie.protocols import Model
 from coterie.record import Record
 from coterie.seeds import seed_of
-from coterie.settings import STRICT
+from coterie.settings import Count, spec
 from coterie.site import SERVER, ModelCache, Site
-from coterie.training.loop import Frozen, frozen, outputs_of
-from coterie.training.objectives import CrossEntropy, Objective, Step
-from coterie.training.optimisers import OPTIMISERS, Optimiser, Sgd
+from coterie.training.loop import Fitted, Frozen, frozen, outputs_of
+from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
 
-__all__ = ["FewShot", "MetaTraining", "SplitMetadata", "Upper", "prototypes"]
+__all__ = ["SplitMetadata"]
 
-Count = Annotated[int, Field(ge=1)]
 MEGABYTE = 2**20
 BATCH = 16
 """Images that go through the lower part at once: their maps stay in a core's cache."""
+USUAL: dict[str, Any] = {"epochs": 100, "batch": 50, "optimiser": {"name": "sgd", "lr": 0.1, "weight_decay": 5e-4}}
+"""How the paper trains the upper part."""
 
 
-@dataclass(frozen=True, config=STRICT)
-class MetaTraining(Training):
-    """How the server trains the upper part, once; by default as in the paper."""
-
-    epochs: Annotated[int, Field(ge=0)] = 100
-    batch: Annotated[int, Field(ge=1)] | Literal["all"] = 50
-    optimiser: Annotated[
-        Optimiser,
-        BeforeValidator(lambda value: OPTIMISERS.resolve(value, "method.server.optimiser")),
-        PlainSerializer(OPTIMISERS.dump),
-    ] = field(default_factory=lambda: Sgd(lr=0.1, weight_decay=5e-4))
+def _completed(value: Any) -> Any:
+    """What is left out of the server's training is as in the paper."""
+    return {**USUAL, **value} if isinstance(value, Mapping) else value
 
 
-@dataclass(frozen=True, config=STRICT)
-class Upper:
-    """What few-shot learning offers an upper part that has few maps to learn from; by default nothing of it, as in the paper."""
-
-    start: Literal["initial", "global"] = "initial"
-    """Where its training starts: from the first weights of all, or from those of the global model that gave the maps."""
-    freeze: str | None = None
-    """Its stages up to this one stay as they are in that global model; maps go through them once, in evaluation mode."""
-    head: Literal["trained", "nearest-mean", "cosine"] = "trained"
-    """Or made, after the training, of the mean features of each class: the nearest mean wins, or the smallest angle."""
-    mixup: Annotated[float, Field(ge=0)] = 0.0
-    """Maps and labels are mixed in pairs, with shares from Beta(mixup, mixup) (Zhang et al. 2018)."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of dropping a feature before the head."""
-
-    def objective(self) -> Objective:
-        """What the server minimises."""
-        return FewShot(self.mixup, self.dropout) if self.mixup or self.dropout else CrossEntropy()
-
-
-@dataclass(frozen=True, config=STRICT)
-class FewShot(Objective):
-    """Cross-entropy with inputs mixed in pairs and features dropped."""
-
-    mixup: float
-    dropout: float
-
-    def __call__(self, step: Step) -> Tensor:
-        net = step.model
-        assert isinstance(net, nn.Sequential)
-        other = torch.randperm(len(step.x))
-        share = torch.distributions.Beta(self.mixup, self.mixup).sample().item() if self.mixup else 1.0
-        mixed = share * step.x + (1 - share) * step.x[other] if self.mixup else step.x
-        logits = net[-1](F.dropout(net[:-1](mixed), self.dropout))
-        return share * F.cross_entropy(logits, step.y) + (1 - share) * F.cross_entropy(logits, step.y[other])
-
-
-def prototypes(features: Tensor, labels: Tensor, classes: int, kind: Literal["nearest-mean", "cosine"]) -> Record:
-    """A linear head that says whose mean feature is nearest, or has the smallest angle; classes that were not seen never win.
-
-    |f - m|^2 = |f|^2 - 2 f.m + |m|^2, and |f|^2 is the same for all classes, so that nearness is linear in f.
-
-    >>> head = prototypes(torch.tensor([[0.0, 1.0], [0.0, 3.0], [4.0, 0.0]]), torch.tensor([0, 0, 1]), 2, "nearest-mean").tensors
-    >>> head["head.weight"].tolist(), head["head.bias"].tolist()
-    ([[0.0, 4.0], [8.0, 0.0]], [-4.0, -16.0])
-    """
-    present = [label for label in range(classes) if bool((labels == label).any())]
-    weight = features.new_zeros(classes, features.shape[1])
-    bias = features.new_full((classes,), torch.finfo(features.dtype).min / 2)
-    for label in present:
-        mean = features[labels == label].mean(0)
-        weight[label] = 2 * mean if kind == "nearest-mean" else F.normalize(mean, dim=0)
-        bias[label] = -mean.square().sum() if kind == "nearest-mean" else 0.0
-    return Record({"head.weight": weight, "head.bias": bias})
-
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class SplitMetadata(FedAvg):
     """FedAvg whose upper part the server trains on selected activation maps.
 
-    >>> SplitMetadata(level="G1", selection="k-centre", precision="uint8").offers[:2]
+    >>> SplitMetadata(level="G1", selection="k-centre", precision="uint8").protocols[:2]
     ('composed', 'global')
     """
 
     name: ClassVar[str] = "split-metadata"
-    offers: ClassVar[tuple[str, ...]] = ("composed", *FedAvg.offers)
-    kinds: ClassVar[Mapping[str, str]] = {"model": "weights", "maps": "activations", "labels": "labels"}
-    per_sample: ClassVar[tuple[str, ...]] = ("maps", "labels")
+    evaluates: ClassVar[tuple[Model, ...]] = ("composed", *FedAvg.evaluates)
 
     weighting: Weighting = "uniform"
     level: str | None = None
@@ -143,20 +77,21 @@ class SplitMetadata(FedAvg):
     upload: Literal["always", "evaluated"] = "always"
     """Whether maps are sent in every round, as in the paper, or only in rounds in which the composed model is evaluated."""
     memory_mb: Count = 16
-    """What a client chooses by is kept in so many MB, in float32: beyond that maps are projected (`coterie.data.selection.sketch`) as they
-    come, a batch at a time. PCA works on copies, a few times as much. The maps that are sent are in RAM too, in the precision they are
-    sent in; with `full` those are all of them."""
-    server: MetaTraining = field(default_factory=MetaTraining)
-    upper: Upper = field(default_factory=Upper)
+    """What a client chooses by is kept in so many MB, in float32: beyond that maps are projected (`coterie.data.selection.sketch`) as
+    they come, a batch at a time. PCA works on copies, a few times as much. The maps that are sent are in RAM too, in the precision they
+    are sent in; with `full` those are all of them."""
+    server: Annotated[Training, BeforeValidator(_completed)] = Training(epochs=100, batch=50, optimiser=Sgd(lr=0.1, weight_decay=5e-4))
+    """How the upper part is trained, once; by default as in the paper."""
+    upper: FewShot = field(default_factory=FewShot)
 
     def check(self, population: Population) -> None:
         site = population.site(SERVER, 0, ModelCache())
-        net = staged(site.model())
+        net, cut = staged(site.model()), self.cut(site)
         for key, stage in (("level", self.level), ("upper.freeze", self.upper.freeze)):
             if stage is not None and stage not in net.levels[:-1]:
                 raise UserError(f"method.{key} = '{stage}': no such stage to cut after, {nearest(stage, net.levels[:-1])}")
-        if self.upper.freeze is not None and net.levels.index(self.upper.freeze) <= net.levels.index(self.cut(site)):
-            raise UserError(f"method.upper.freeze = '{self.upper.freeze}': expected a stage above the cut, which is '{self.cut(site)}'")
+        if self.upper.freeze is not None and net.levels.index(self.upper.freeze) <= net.levels.index(cut):
+            raise UserError(f"method.upper.freeze = '{self.upper.freeze}': expected a stage above the cut, which is '{cut}'")
         if self.upper.head != "trained" and not (isinstance(net[-1], nn.Linear) and net[-1].bias is not None):
             raise UserError(f"method.upper.head = '{self.upper.head}': expected a model whose head is one linear layer with a bias")
         if self.server.augment != "none":
@@ -168,39 +103,39 @@ class SplitMetadata(FedAvg):
         return self.level or last_map(net, site.train.shape) or net.levels[-2]
 
     def round(self, state: Record, fed: Federation) -> Record:
-        below, wanted = state.group("model"), "composed" in fed.wanted
-        asked = wanted or self.upload == "always"
-        example = pack(self._blank(fed.server, self.lower(fed.server, below)), self.precision)
-        classes, parts = fed.server.train.classes, list[tuple[Record, Tensor]]()
+        below, evaluated = state.group("model"), "composed" in fed.protocols
+        asked = evaluated or self.upload == "always"
+        replies = self._asked(fed, below) if asked else fed.ask("train", Record(model=below, metadata=False), like=Record(model=below))
+        parts = list[tuple[Record, Tensor]]()
+        merged = means(_noting(replies, parts) if evaluated else replies, "model", weighting=self.weighting)
+        if not evaluated:
+            return merged
+        return merged | Record(composed=self.compose(fed.server, below, Maps.join(parts, fed.server.dtype)))
 
-        def heard() -> Iterator[Reply]:
-            for reply in fed.ask(
-                "train",
-                Record(model=below, metadata=asked),
-                like=Record(model=below),
-                check=lambda reply: misfit(reply, example, classes) if asked else None,
-            ):
-                if wanted:
-                    parts.append((reply.record.group("maps"), reply.record.tensors["labels"]))
-                yield reply
+    def _asked(self, fed: Federation, below: Record) -> Replies:
+        """Models, and maps with their labels: as many rows of each as a client sends, labels of classes that there are."""
+        one = pack(self._blank(fed.server, self.lower(fed.server, below)), self.precision)
+        any_rows = Record({name: value[:0] for name, value in one.tensors.items()})
+        like = Record(model=below, activations=any_rows, labels=torch.empty(0, dtype=torch.int64))
+        classes = fed.server.train.classes
 
-        model = weighted_mean(heard(), "model", self.weighting)
-        if not wanted:
-            return Record(model=model)
-        return Record(model=model, composed=self.compose(fed.server, below, Maps.join(parts, fed.server.dtype)))
+        def outside(reply: Record) -> str | None:
+            labels = reply.tensors["labels"]
+            return None if bool(((labels >= 0) & (labels < classes)).all()) else f"labels are not all from 0 to {classes - 1}"
 
-    @task
-    def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        return fed.ask("train", Record(model=below, metadata=True), like=like, check=outside)
+
+    def returned(self, site: Site, memory: Record, message: Record, fitted: Fitted) -> tuple[Record, Record]:
         """FedAvg's, and the maps and labels of the samples that stand for this client's, as the received model sees them."""
-        reply, kept = super().train(site, memory, message)
+        reply, kept = super().returned(site, memory, message, fitted)
         return (reply | self.metadata(site, message.group("model")) if message["metadata"] else reply), kept
 
     def metadata(self, site: Site, model: Record) -> Record:
-        """The chosen samples' `maps`, packed, and `labels`."""
+        """The chosen samples' maps, packed, and labels."""
         chosen = self.choose(site, model)
         run, labels = self.lower(site, model), site.train.labels[chosen]
         parts = (pack(run(site.train.batch(some)[0]), self.precision) for some in torch.split(chosen, BATCH))
-        return Record(maps=Maps.join((part, labels[:0]) for part in parts).packed, labels=labels)
+        return Record(activations=Maps.join((part, labels[:0]) for part in parts).packed, labels=labels)
 
     def choose(self, site: Site, model: Record) -> Tensor:
         """The positions of the chosen samples among this site's."""
@@ -239,9 +174,9 @@ class SplitMetadata(FedAvg):
         passed = net.levels[net.levels.index(cut) + 1 : net.levels.index(frozen_to) + 1]
         above = net.levels[net.levels.index(frozen_to) + 1 :]
         if passed:
-            middle = frozen(net, below, lambda net, x: through(net, passed, x))
+            middle = frozen(net, below, lambda net, x: _through(net, passed, x))
             maps = Maps(pack(outputs_of(middle, maps), "float32"), maps.labels, server.dtype)
-        start = parts_of(server.fresh() if self.upper.start == "initial" else below, *above)
+        start = (server.fresh() if self.upper.start == "initial" else below).select(*above)
         upper = net.upper(frozen_to)
         trained = server.fit(start, self.upper.objective(), training=self.server, data=maps, model=upper, purpose="compose").params
         if self.upper.head != "trained":
@@ -249,31 +184,20 @@ class SplitMetadata(FedAvg):
             trained = trained | prototypes(features, maps.labels, server.train.classes, self.upper.head)
         return below | trained
 
-    def models(self, state: Record, memory: Record, site: Site) -> Mapping[str, Record]:
-        composed = {"composed": state.group("composed")} if site.id == SERVER and "composed" in state else {}
-        return {**super().models(state, memory, site), **composed}
-
-    def welcome(self, state: Record) -> Record:
-        return Record(model=state.group("model"))
+    def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
+        plain = super().models(state, site)
+        return {**plain, "composed": state.group("composed")} if "composed" in state else plain
 
 
-def through(net: nn.Module, stages: Sequence[str], x: Tensor) -> Tensor:
+def _noting(replies: Replies, parts: list[tuple[Record, Tensor]]) -> Iterator[Reply]:
+    """The same replies; their maps and labels are put aside as they pass."""
+    for reply in replies:
+        parts.append((reply.record.group("activations"), reply.record.tensors["labels"]))
+        yield reply
+
+
+def _through(net: nn.Module, stages: Sequence[str], x: Tensor) -> Tensor:
     """What comes of `x` in some stages of a network."""
     for name in stages:
         x = net.get_submodule(name)(x)
     return x
-
-
-def misfit(reply: Record, example: Record, classes: int) -> str | None:
-    """What is wrong with the maps and labels of a reply; `example` is one map as it should be packed."""
-    maps, labels = reply.group("maps").tensors, reply.tensors.get("labels")
-    if labels is None or labels.dtype != torch.int64 or labels.dim() != 1:
-        return "labels are not a list of int64"
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
-        return f"labels go from {int(labels.min())} to {int(labels.max())}, expected 0 to {classes - 1}"
-    wrong = [
-        name
-        for name, like in example.tensors.items()
-        if name not in maps or maps[name].dtype != like.dtype or maps[name].shape != (len(labels), *like.shape[1:])
-    ]
-    return f"maps do not fit {len(labels)} labels and {example}: see {wrong[0]}" if wrong else None

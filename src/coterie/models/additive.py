@@ -1,16 +1,15 @@
-"""A network whose every parameter is a sum of two: what labelled data teaches, and what unlabelled data does (FedMatch)."""
+"""A network whose every parameter is a sum of two, taught by labelled and by unlabelled data (FedMatch: Jeong et al., ICLR 2021)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.models.staged import Architecture
 from coterie.record import Record
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Additive", "AdditiveNet", "added", "apart"]
 
@@ -30,7 +29,7 @@ class AdditiveNet(nn.Module):
         return out
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Additive(Architecture):
     """How to build it.
 

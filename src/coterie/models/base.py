@@ -12,29 +12,27 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged
-from coterie.settings import STRICT
+from coterie.settings import ShareBelowOne, spec
 
-__all__ = ["Init", "Multiplier", "Norm", "Normed", "Probability", "Recipe", "Scaled", "Stride", "initialise", "normalise", "pooled", "unit"]
+__all__ = ["Init", "Multiplier", "Norm", "Normed", "Recipe", "Scaled", "Stride", "initialise", "normalise", "pooled", "unit"]
 
 Init = Literal["torch", "xavier"]
 Norm = Literal["batch", "group", "none"]
 Stride = Annotated[int, Field(ge=1, le=2)]
 Multiplier = Annotated[float, Field(gt=0, le=16)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Recipe(Architecture):
     """A network as stages; subclasses write `stages`."""
 
     init: Init = "torch"
     """`torch`: each layer's own default; `xavier`: uniform Xavier weights and zero biases."""
-    dropout: Probability = 0.0
+    dropout: ShareBelowOne = 0.0
     """Probability of dropping a unit."""
 
     @property
@@ -58,7 +56,7 @@ class Recipe(Architecture):
         return net
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Normed(Recipe):
     """A network with normalisation, three times downsampled at least."""
 
@@ -71,7 +69,7 @@ class Normed(Recipe):
         return 8
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Scaled(Normed):
     """A network of groups of blocks that can be made narrower and shallower than the paper's."""
 

@@ -5,7 +5,7 @@
 - `lenet5`: LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998, as everyone writes it since:
   ReLU, max-pooling, all maps connected, a softmax head. It does not pad, so 28x28 images leave 4x4 maps, not 5x5.
 - `cifar-cnn`: Yao et al., Federated Learning with Additional Mechanisms on Clients to Reduce Communication Costs, arXiv
-  1908.05891 (FedMMD and FedFusion). The pools are 3x3 with stride 2, as written; they pad by one so that the fusion
+  1908.05891, section 4.1.1 (FedMMD and FedFusion). The pools are 3x3 with stride 2, as written; they pad by one so that the fusion
   point is 64x8x8. The authors' FedMMD code trains another network (five convolutions, 1024-1024).
 - `cnn1`, `cnn2`: Shen et al., Federated Mutual Learning, arXiv 2006.16765, which gives the convolutions only. Ours do
   not pad, pool 2x2 after every convolution, and have the dense layers 120-84 (`cnn1`, so that it is LeNet5 with smaller
@@ -20,18 +20,17 @@ from itertools import count, pairwise
 from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coterie.models.base import Recipe
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["CNN", "CNN1", "CNN2", "MLP", "CifarCNN", "LeNet5"]
 
 Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class MLP(Recipe):
     """Two dense layers of 200 units: stages `flat`, `dense1`, `dense2`, `head`.
 
@@ -49,7 +48,7 @@ class MLP(Recipe):
         return {"flat": nn.Flatten(), **dense((channels * height * width, *self.hidden), classes, self.dropout)}
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ConvNet(Recipe):
     """Convolutions with pooling (`conv1`, `conv2`...), `flat`, dense layers (`dense1`...), `head`."""
 
@@ -90,7 +89,7 @@ class ConvNet(Recipe):
         return nn.Sequential(nn.Conv2d(inputs, outputs, self.kernel, padding=self.padding), nn.ReLU(), nn.MaxPool2d(*self.pool))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class LeNet5(ConvNet):
     """LeNet5, 5x5 convolutions of 6 and 16 channels, dense 120 and 84.
 
@@ -101,7 +100,7 @@ class LeNet5(ConvNet):
     name: ClassVar[str] = "lenet5"
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class CNN(ConvNet):
     """FedAvg's network for MNIST: padded 5x5 convolutions of 32 and 64 channels, dense 512.
 
@@ -115,7 +114,7 @@ class CNN(ConvNet):
     hidden: Sizes = (512,)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class CifarCNN(ConvNet):
     """FedMMD's and FedFusion's network for CIFAR-10: padded 5x5 convolutions of 64 channels, dense 384 and 192.
 
@@ -131,7 +130,7 @@ class CifarCNN(ConvNet):
     hidden: Sizes = (384, 192)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class CNN1(ConvNet):
     """FML's CNN1: 3x3 convolutions of 6 and 16 channels; the dense layers, which the paper does not give, are 120 and 84.
 
@@ -143,7 +142,7 @@ class CNN1(ConvNet):
     kernel: ClassVar[int] = 3
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class CNN2(ConvNet):
     """FML's CNN2: three 3x3 convolutions of 128 channels; the dense layer, which the paper does not give, is 256.
 

@@ -12,17 +12,16 @@ import inspect
 from typing import Any, ClassVar
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Custom", "load"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Custom(Architecture):
     """A module class and what to call it with; it must fit the images and the classes by itself.
 

@@ -1,4 +1,4 @@
-"""A staged network that fuses its own feature maps with those of a frozen extractor (Yao et al., FedFusion, ICIP 2019).
+"""A staged network that fuses its own feature maps with those of a frozen extractor (FedFusion: Yao et al., ICIP 2019).
 
 The maps of the trained extractor E_l and of the frozen one E_g, both B x C x H x W, become one: by a 1x1 convolution on both
 (`conv`), by a weight per channel (`multi`) or by one weight (`single`): lambda * E_g + (1 - lambda) * E_l. The network keeps the
@@ -11,12 +11,11 @@ import copy
 from typing import ClassVar, Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged, staged
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Blend", "ConvFusion", "Fused", "FusedNet", "Operator", "Start", "last_map"]
 
@@ -85,7 +84,7 @@ class FusedNet(nn.Module):
         return self.classify(self.features(x))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Fused(Architecture):
     """A staged network with a fusion after one of its levels.
 

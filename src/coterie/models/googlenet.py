@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["GoogLeNet", "GoogLeNetSlim", "Inception"]
 
@@ -60,7 +59,7 @@ class Inception(nn.Module):
         return torch.cat([self.branch1(x), self.branch3(x), self.branch5(x), self.project(x)], 1)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class GoogLeNet(Scaled):
     """Stages `stem`, `inception3`, `inception4`, `inception5`, `pool`, `head`.
 
@@ -91,7 +90,7 @@ class GoogLeNet(Scaled):
         return one, reduce3, three, reduce5, five, pool
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class GoogLeNetSlim(GoogLeNet):
     """`googlenet` at a quarter of the width and half the depth for a CPU: strided stem, and a pool before every group as in the paper.
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["EfficientNetB0", "EfficientNetSlim", "InvertedResidual", "MobileNetV2", "MobileNetV2Slim"]
 
@@ -65,7 +64,7 @@ class InvertedResidual(nn.Module):
         return x + out if self.shortcut else out
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Mobile(Scaled):
     """Stages `stem`, `group1` to `group7`, `last` (the 1x1 convolution to 1280 channels), `pool`, `head`."""
 
@@ -92,7 +91,7 @@ class Mobile(Scaled):
         return nn.Sequential(first, *rest)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class MobileNetV2(Mobile):
     """MobileNetV2 for 32x32 images.
 
@@ -114,7 +113,7 @@ class MobileNetV2(Mobile):
     )
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class EfficientNetB0(Mobile):
     """EfficientNet-B0 for 32x32 images.
 
@@ -136,7 +135,7 @@ class EfficientNetB0(Mobile):
     )
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class MobileNetV2Slim(MobileNetV2):
     """`mobilenetv2` at a quarter of the width and half the depth, with a strided stem, for a CPU.
 
@@ -150,7 +149,7 @@ class MobileNetV2Slim(MobileNetV2):
     stride: Stride = 2
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class EfficientNetSlim(EfficientNetB0):
     """`efficientnet-b0` at a quarter of the width and half the depth for a CPU: strided stem, unstrided fourth group, 3x3 kernels.
 

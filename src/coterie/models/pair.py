@@ -1,14 +1,13 @@
-"""Two networks side by side that see the same images: a private one and a shared "meme" (Shen et al. 2020)."""
+"""Two networks side by side that see the same images: a private one and a shared "meme" (FML: Shen et al., arXiv 2006.16765)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coterie.models.staged import Architecture
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Pair", "PairNet"]
 
@@ -25,7 +24,7 @@ class PairNet(nn.Module):
         self.meme = meme
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Pair(Architecture):
     """How to build both; the meme first, so that its start does not depend on the private network.
 

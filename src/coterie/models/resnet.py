@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.models.base import Multiplier, Norm, Scaled, Stride, pooled, unit
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["BasicBlock", "ResNet10", "ResNet10Slim", "ResNet12", "ResNet18"]
 
@@ -33,7 +32,7 @@ class BasicBlock(nn.Module):
         return out.relu()
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ResNet(Scaled):
     """Stages `stem`, `layer1` to `layer4`, `pool`, `head`."""
 
@@ -53,7 +52,7 @@ class ResNet(Scaled):
         return nn.Sequential(BasicBlock(inputs, outputs, stride, self.norm), *rest)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ResNet10(ResNet):
     """One basic block in each group.
 
@@ -65,7 +64,7 @@ class ResNet10(ResNet):
     blocks: ClassVar[tuple[int, int, int, int]] = (1, 1, 1, 1)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ResNet12(ResNet):
     """Two basic blocks in the first group, one in each other.
 
@@ -77,7 +76,7 @@ class ResNet12(ResNet):
     blocks: ClassVar[tuple[int, int, int, int]] = (2, 1, 1, 1)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ResNet18(ResNet):
     """Two basic blocks in each group.
 
@@ -89,7 +88,7 @@ class ResNet18(ResNet):
     blocks: ClassVar[tuple[int, int, int, int]] = (2, 2, 2, 2)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class ResNet10Slim(ResNet10):
     """`resnet10` at three eighths of the width and with a strided stem, for a CPU.
 

@@ -1,6 +1,6 @@
 """Wide residual networks (Zagoruyko & Komodakis, BMVC 2016), in the pre-activation form of He et al., ECCV 2016.
 
-WRN-40-1 is the global model of Shi & Radu (EuroMLSys 2022), who cut it after its groups G1, G2 and G3. A 1x1
+WRN-40-1 is the global model of Shi & Radu (EuroMLSys 2022, arXiv 2111.03512), who cut it after its groups G1, G2 and G3. A 1x1
 convolution stands in a shortcut only where the number of channels changes, and reads the activated input, as in the
 authors' code. Dropout is where the paper has it: between the two convolutions of a block.
 """
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coterie.models.base import Norm, Normed, normalise, pooled
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["WRN10x1", "WRN16x1", "WRN40x1", "WideBlock"]
 
@@ -39,7 +38,7 @@ class WideBlock(nn.Module):
         return out + (x if self.shortcut is None else self.shortcut(active))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class WideResNet(Normed):
     """Stages `stem`, `G1`, `G2`, `G3`, `pool` (with the last normalisation), `head`."""
 
@@ -62,7 +61,7 @@ class WideResNet(Normed):
         return nn.Sequential(WideBlock(inputs, outputs, stride, self.norm, self.dropout), *rest)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class WRN40x1(WideResNet):
     """WRN-40-1: six blocks in each group, 16, 32 and 64 channels.
 
@@ -76,7 +75,7 @@ class WRN40x1(WideResNet):
     widen: ClassVar[int] = 1
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class WRN16x1(WideResNet):
     """WRN-16-1: two blocks in each group; the same cuts and maps as WRN-40-1, for a laptop.
 
@@ -89,7 +88,7 @@ class WRN16x1(WideResNet):
     widen: ClassVar[int] = 1
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class WRN10x1(WideResNet):
     """WRN-10-1: one block in each group; the same cuts and maps as WRN-40-1, for a laptop.
 

@@ -168,6 +168,12 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
+def _changed(run: Run) -> list[str]:
+    """Sentences on what somebody changed while it ran."""
+    words = {"changed_code": "its code was changed when it went on", "changed_data": "its data were changed when it went on"}
+    return [f"{words[key]} after round {event['round']}" for event in run.tally.resumes for key in words if event.get(key)]
+
+
 def _unlike(runs: Sequence[Run]) -> list[str]:
     """Sentences on what differs although it should not."""
     found = []
@@ -182,10 +188,6 @@ def _unlike(runs: Sequence[Run]) -> list[str]:
                 f"The runs were made with different versions of {package}: {', '.join(sorted({v.get(package, '?') for v in versions}))}."
             )
     return found
-
-
-def _changed(run: Run) -> list[str]:
-    return [f"its code was changed when it went on after round {each['round']}" for each in run.tally.resumes if each.get("changed_code")]
 
 
 def _unequal(arms: Sequence[ArmRuns]) -> list[str]:

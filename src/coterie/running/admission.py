@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from coterie.errors import RunError
 from coterie.record import Record
-from coterie.settings import STRICT
+from coterie.settings import Count, Positive, PositiveShare, spec
 
-__all__ = ["Admission", "QuorumError", "rejection"]
+__all__ = ["Admission", "QuorumError", "per_sample", "rejection"]
 
 
 class QuorumError(RunError):
     """Too few replies were admitted for the round to go on."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Admission:
     """How strict the server is.
 
@@ -27,11 +26,11 @@ class Admission:
     5
     """
 
-    quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
+    quorum: PositiveShare = 0.5
     """The share of the clients asked whose replies must be admitted."""
-    max_norm: Annotated[float, Field(gt=0)] | None = None
+    max_norm: Positive | None = None
     """The largest L2 distance of a reply from what it was compared with."""
-    max_examples: Annotated[int, Field(ge=1)] = 10_000_000
+    max_examples: Count = 10_000_000
     faults: Literal["stop", "drop"] = "stop"
     """A client's task that raises stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
 
@@ -54,14 +53,35 @@ def rejection(reply: Record, like: Record, rules: Admission) -> str | None:
 
 
 def _misfit(reply: Record, like: Record) -> str | None:
-    expected, found = like.tensors, reply.tensors
+    """What does not have the expected name, shape or dtype; a tensor of `like` without rows stands for any number of rows."""
+    expected, found, rows = like.tensors, reply.tensors, dict[str, int]()
     for name, value in expected.items():
         if name not in found:
             return f"{name} is missing"
-        if found[name].shape != value.shape or found[name].dtype != value.dtype:
-            return f"{name} is {_shown(found[name])}, expected {_shown(value)}"
+        free, given = _any_rows(value), found[name]
+        if given.dtype != value.dtype or given.dim() != value.dim() or given.shape[free:] != value.shape[free:]:
+            return f"{name} is {_shown(given)}, expected {_shown(value)}"
+        if free:
+            rows[name] = len(given)
+    if len(set(rows.values())) > 1:
+        return f"these have different numbers of rows: {', '.join(f'{name} {count}' for name, count in rows.items())}"
     strays = [name for name in found if name.split("/")[0] in like.groups and name not in expected]
     return f"{strays[0]} was not expected" if strays else None
+
+
+def _any_rows(value: Tensor) -> bool:
+    """Whether a tensor stands for any number of rows."""
+    return value.dim() > 0 and len(value) == 0
+
+
+def per_sample(like: Record) -> set[str]:
+    """The groups of a reply that have a row for each of some samples.
+
+    >>> import torch
+    >>> per_sample(Record(model={"w": torch.ones(2)}, labels=torch.empty(0)))
+    {'labels'}
+    """
+    return {name.split("/")[0] for name, value in like.tensors.items() if _any_rows(value)}
 
 
 def _bad_count(reply: Record, rules: Admission) -> str | None:
@@ -77,7 +97,8 @@ def _too_far(reply: Record, like: Record, rules: Admission) -> str | None:
     if rules.max_norm is None:
         return None
     found = reply.tensors
-    squares = sum(float((found[name].double() - value.double()).square().sum()) for name, value in like.tensors.items())
+    bounded = {name: value for name, value in like.tensors.items() if not _any_rows(value)}
+    squares = sum(float((found[name].double() - value.double()).square().sum()) for name, value in bounded.items())
     norm = math.sqrt(squares)
     return f"its distance {norm:.6g} is over the bound {rules.max_norm:.6g}" if norm > rules.max_norm else None
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
@@ -29,41 +29,23 @@ from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
 from coterie.data.pool import Partition, Pool
 from coterie.data.sources import SOURCES, Source
-from coterie.engines import Engine, Inline, Processes
+from coterie.engines import Engine, build_engine
 from coterie.errors import UserError, nearest
 from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.models import MODELS, Architecture
 from coterie.population import ModelsBy, Plan, Population
+from coterie.protocols import find_protocol
 from coterie.running.admission import Admission
-from coterie.settings import Registry, explain
-from coterie.site import SERVER, SERVER_PROTOCOLS, ModelCache
+from coterie.running.cohort import draw_cohort, evaluation_set
+from coterie.settings import Count, PositiveShare, ProperShare, Whole, explain, field_of, fields_of
+from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
 
 __all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public", "embedded"]
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-Clients = tuple[Annotated[int, Field(ge=0)], ...]
+Clients = tuple[Whole, ...]
 """By their numbers, from 0."""
-
-
-def _one(registry: Registry[Any], key: str) -> Any:
-    """How a field that names one thing is read and written."""
-    return BeforeValidator(lambda value: registry.resolve(value, key)), PlainSerializer(registry.dump)
-
-
-def _several(registry: Registry[Any], key: str) -> Any:
-    """How a field that names one thing or a list of them is read (always as a tuple) and written."""
-
-    def resolve(value: Any) -> tuple[Any, ...]:
-        return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
-
-    return BeforeValidator(resolve), PlainSerializer(lambda specs: [registry.dump(each) for each in specs])
-
-
-def _annotated(kind: Any, metadata: Any) -> Any:
-    return Annotated[(kind, *metadata)]
 
 
 class Section(BaseModel):
@@ -75,7 +57,7 @@ class Section(BaseModel):
 class Public(Section):
     """Unlabelled data that every participant, and the server, holds."""
 
-    source: Annotated[Source, *_one(SOURCES, "data.public.source")]
+    source: Annotated[Source, field_of(SOURCES, "data.public.source")]
     samples: Count | None = None
     """How many training images of it; None for all."""
     sent: bool = False
@@ -85,7 +67,7 @@ class Public(Section):
 class Data(Section):
     """What is learned from."""
 
-    source: Annotated[tuple[Source, ...], *_several(SOURCES, "data.source")]
+    source: Annotated[tuple[Source, ...], fields_of(SOURCES, "data.source")]
     """One source, or a list of them that become domains."""
     size: Count | None = None
     """Images become squares of this size."""
@@ -132,11 +114,16 @@ class Evaluation(Section):
     """Rounds between evaluations; the last round is always evaluated."""
     protocols: tuple[str, ...] = ()
     """By name; empty for the method's headline protocol."""
-    clients: Count | Annotated[Clients, Field(min_length=1)] = 100
-    """Whom protocols that visit clients visit: at most so many, a fixed, seeded choice; or these, by number."""
-    targets: tuple[Share, ...] = ()
+    clients: Count | Annotated[Clients, Field(min_length=1)] | None = None
+    """Whom protocols about clients are measured at: a fixed, seeded choice of so many (None: as many as a cohort), or these, by number.
+    Those that are not drawn in an evaluated round train all the same, as evaluation, so this costs time."""
+    final: Count | Literal["all"] = "all"
+    """The same for the last round, unless clients are named by number."""
+    metrics: tuple[str, ...] = ()
+    """Metrics of your own, functions of logits and labels, as `package.module:function`; beside accuracy, top-5 accuracy and loss."""
+    targets: tuple[ProperShare, ...] = ()
     """Accuracies whose rounds and bytes to reach are reported."""
-    stop_at: Share | None = None
+    stop_at: ProperShare | None = None
     """Stop once the first protocol's accuracy reaches this."""
 
 
@@ -150,15 +137,19 @@ class NewClients(Section):
 class EngineSettings(Section):
     """Where clients run; never changes a result."""
 
-    name: Literal["processes", "inline"] = "processes"
+    name: str = "processes"
+    """`processes`, `inline`, or your own as `package.module:Class`."""
     workers: Count | None = None
     """None for one per core."""
     memory_mb: Count = 256
     """Client memories that each worker keeps in RAM; the rest lies on disk."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What an engine of your own is called with."""
 
     def build(self) -> Engine:
         """The engine."""
-        return Inline() if self.name == "inline" else Processes(self.workers)
+        workers = {} if self.workers is None or self.name == "inline" else {"workers": self.workers}
+        return build_engine(self.name, **workers, **self.options)
 
 
 class Experiment(Section):
@@ -167,7 +158,7 @@ class Experiment(Section):
     >>> experiment = Experiment.parse({"name": "demo", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 4},
     ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
     >>> experiment.method, experiment.rounds
-    (FedProx(weighting='samples', terms=(), mu=0.1), 10)
+    (FedProx(weighting='samples', regularisers=(), mu=0.1), 10)
     >>> Experiment.parse({"name": "demo"})
     Traceback (most recent call last):
     ...
@@ -176,17 +167,19 @@ class Experiment(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     data: Data
-    partition: Annotated[Partitioner, *_one(PARTITIONS, "partition")]
-    model: Annotated[tuple[Architecture, ...], *_several(MODELS, "model")]
+    partition: Annotated[Partitioner, field_of(PARTITIONS, "partition")]
+    model: Annotated[tuple[Architecture, ...], fields_of(MODELS, "model")]
     """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
     models_by: ModelsBy = "turn"
     """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
     noisy_labels: Clients = ()
     """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
-    method: Annotated[Method, *_one(METHODS, "method")]
-    seed: Annotated[int, Field(ge=0)] = 0
+    method: Annotated[Method, field_of(METHODS, "method")]
+    seed: Whole = 0
+    pretraining: Whole = 0
+    """Epochs that every client trains its own model alone before it first takes part, in methods whose clients have one."""
     rounds: Count = 10
-    cohort: Count | Annotated[float, Field(gt=0, le=1)] = 1.0
+    cohort: Count | PositiveShare = 1.0
     """Clients a round: a number of them, or a share as a decimal."""
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
@@ -241,7 +234,7 @@ class Experiment(Section):
     @property
     def protocols(self) -> tuple[str, ...]:
         """What is evaluated: as asked, or the method's headline."""
-        return self.evaluation.protocols or self.method.offers[:1]
+        return self.evaluation.protocols or self.method.protocols[:1]
 
     def population(self, folder: Path | None = None) -> Population:
         """Load the data, deal it, and check that the pieces fit together."""
@@ -250,10 +243,25 @@ class Experiment(Section):
         public = self.data.load_public(where, self.seed)
         partition = self.partition.partition(pool, self.seed)
         new_clients = partition.clients - self.clients_in_training(partition)
-        plan = Plan(self.seed, self.model, self.training, self.float64, self.models_by, new_clients, self.noisy_labels)
+        plan = self._plan(new_clients)
         population = Population(plan, self._with_noisy_labels(pool, partition), partition, public, held)
         self._check(population)
         return population
+
+    def _plan(self, new_clients: int) -> Plan:
+        """How a client's number becomes its Site."""
+        return Plan(
+            method=self.method,
+            seed=self.seed,
+            architectures=self.model,
+            training=self.training,
+            float64=self.float64,
+            models_by=self.models_by,
+            new_clients=new_clients,
+            noisy_labels=self.noisy_labels,
+            pretraining=self.pretraining,
+            metrics=self.evaluation.metrics,
+        )
 
     def _with_noisy_labels(self, pool: Pool, partition: Partition) -> Pool:
         """The pool with other labels in the rows that noisy_labels clients train on, which nobody else may hold."""
@@ -276,6 +284,17 @@ class Experiment(Section):
         """Clients a round."""
         return self.cohort if isinstance(self.cohort, int) else max(1, round(self.cohort * clients))
 
+    def cohort_of(self, round: int, clients: int) -> tuple[int, ...]:
+        """The clients of a round, of those in training."""
+        return draw_cohort(self.seed, round, clients, self.cohort_size(clients))
+
+    def evaluated(self, clients: int, *, final: bool = False) -> tuple[int, ...]:
+        """The clients, of those in training, that protocols about clients are measured at, in every round or in the last."""
+        named = self.evaluation.clients or self.cohort_size(clients)
+        if final and not isinstance(named, tuple):
+            return evaluation_set(self.seed, clients, "all" if self.evaluation.final == "all" else max(named, self.evaluation.final))
+        return evaluation_set(self.seed, clients, named)
+
     def _check(self, population: Population) -> None:
         """Impossible combinations, each in a sentence."""
         method, trained = self.method, self.clients_in_training(population.partition)
@@ -296,20 +315,19 @@ class Experiment(Section):
             self._check_protocol(protocol, population)
         method.check(population)
         server = population.site(SERVER, 0, ModelCache())
-        for base, client in ((server.architecture, SERVER), *((each, 0) for each in dict.fromkeys(self.model))):
-            server.model(architecture=method.network(base, client))  # says what does not fit, if anything
+        for network in (server.architecture, *(method.network(each, 0) for each in dict.fromkeys(self.model))):
+            server.model(architecture=network)  # says what does not fit, if anything
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
-        key = f"evaluation.protocols = '{protocol}'"
-        if protocol not in self.method.offers:
-            raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.offers)}")
-        if protocol in SERVER_PROTOCOLS and population.partition.permutation is not None:
+        key, partition = f"evaluation.protocols = '{protocol}'", population.partition
+        found = find_protocol(protocol, "evaluation.protocols")
+        if protocol not in self.method.protocols:
+            raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.protocols)}")
+        if not found.about_clients and partition.permutation is not None:
             raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
-        if protocol in self.method.observes and isinstance(self.evaluation.clients, tuple):
-            raise UserError(f"{key}: whoever trains is measured while it does, expected evaluation.clients to be a number")
-        if protocol == "local_val" and not len(population.partition.validation):
+        if found.data == "own validation" and not len(partition.validation):
             raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
-        if protocol in ("intra", "inter") and population.partition.domain_of is None:
+        if found.by_domain and partition.domain_of is None:
             raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
 
 

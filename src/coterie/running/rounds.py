@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,19 @@ import torch
 
 from coterie.engines.engine import Engine, RunContext
 from coterie.engines.worker import memory_file
-from coterie.errors import RunError, UserError
+from coterie.errors import Interrupted, RunError, UserError
 from coterie.ledger import Ledger, Listener, events
 from coterie.population import Population
+from coterie.protocols import PROTOCOLS
 from coterie.record import Record, read, write
 from coterie.results.summary import summarise
 from coterie.results.tally import Tally
+from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
-from coterie.running.federation import Coordinator, draw_cohort
-from coterie.running.provenance import code_digest, versions
-from coterie.seeds import generator
+from coterie.running.federation import Coordinator
+from coterie.running.provenance import continued, origin, pretraining_digest, versions
 
-__all__ = ["Interrupted", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["Result", "new_folder", "resume", "run", "started"]
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -40,12 +42,9 @@ LEDGER = "ledger.jsonl"
 SUMMARY = "summary.json"
 
 
+LABEL_BYTES = 8
 PLATEAU = 0.005
 """A new client has arrived when its accuracy is this close to its plateau."""
-
-
-class Interrupted(RunError):
-    """Stopped from outside; what was done is on disk."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ def run(
     data: Path | None = None,
     callbacks: Sequence[Listener] = (),
     engine: Engine | None = None,
+    shared: Path | None = None,
 ) -> Result:
     """Run an experiment from its beginning.
 
@@ -84,6 +84,7 @@ def run(
         data: the data folder, else `$COTERIE_DATA`, else the user's cache.
         callbacks: functions that are given every event of the ledger as it happens.
         engine: where clients run, else what the experiment says.
+        shared: a folder in which several runs of a comparison keep the pretrained models that they start from, each done once.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -93,20 +94,31 @@ def run(
     """
     chosen = engine or experiment.engine.build()
     chosen.warm()
-    population = experiment.population(data)
+    population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
     if where.exists() and any(where.iterdir()):
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=versions())
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **origin(experiment, data), versions=versions())
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
 
-def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
+def resume(
+    folder: Path | str,
+    *,
+    data: Path | None = None,
+    callbacks: Sequence[Listener] = (),
+    engine: Engine | None = None,
+    shared: Path | None = None,
+    changed_code: bool = False,
+    changed_data: bool = False,
+) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
+
+    Code or data that are not as they were when the run was begun are a reason to refuse, unless `changed_code` or `changed_data` says
+    that this is meant; the ledger then says so too.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -116,16 +128,28 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
     """
     where = Path(folder)
     experiment = started(where)
-    chosen = engine or experiment.engine.build()
-    chosen.warm()
-    population = experiment.population(data)
     with Ledger(where / LEDGER, callbacks) as ledger:
         checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
-        dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
-        if checkpoint is None or not checkpoint["done"]:
+        length = int(checkpoint.number("ledger")) if checkpoint else None
+        over = checkpoint is not None and checkpoint["done"]
+        meant = {"changed_code": changed_code, "changed_data": changed_data}
+        said = {} if over else continued(where / LEDGER, length, experiment, data, **meant)
+        chosen = engine or experiment.engine.build()
+        chosen.warm()
+        population = _sharing(experiment, experiment.population(data), shared, data)
+        dropped = _cut(where / LEDGER, length)
+        if not over:
             at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, versions=versions())
+            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions())
         return _go(experiment, population, where, ledger, chosen, checkpoint)
+
+
+def _sharing(experiment: Experiment, population: Population, shared: Path | None, data: Path | None) -> Population:
+    """The same population, whose clients find their pretrained models in a folder, if several runs share one."""
+    if shared is None or not experiment.pretraining:
+        return population
+    where = shared / pretraining_digest(experiment, data)
+    return replace(population, plan=replace(population.plan, shared=where))
 
 
 def started(folder: Path) -> Experiment:
@@ -157,11 +181,11 @@ def _go(experiment: Experiment, population: Population, folder: Path, ledger: Le
 
 
 def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: Record | None) -> Record:
-    """Every round that is left, then the new_clients."""
+    """Every round that is left, then the new clients."""
     method = experiment.method
     if checkpoint is None:
-        fed.ledger.write("partition", **fed.population.describe())
-        _hand_out_public(experiment, fed)
+        fed.ledger.write("partition", **fed.context.population.describe())
+        _count_setup(experiment, fed)
         state, last = method.start(fed), 0
         fed.finish()
         _save(folder, fed, state, 0, done=False)
@@ -178,7 +202,7 @@ def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: 
         over = reached or last == experiment.rounds
         _save(folder, fed, state, last, done=over and experiment.new_clients is None, reached=reached)
     if experiment.new_clients is not None:
-        _welcome(experiment, fed, state, last)
+        _join(experiment, fed, state, last)
         _save(folder, fed, state, last, done=True, reached=reached)
     return state
 
@@ -186,42 +210,41 @@ def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: 
 def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> tuple[Record, bool]:
     """One round and its evaluation; whether the accuracy to stop at is reached."""
     began = time.perf_counter()
-    settings = experiment.evaluation
-    wanted = experiment.protocols if round % settings.every == 0 or round == experiment.rounds else ()
-    size = experiment.cohort_size(len(fed.clients))
-    fed.begin(round, draw_cohort(experiment.seed, round, len(fed.clients), size), wanted)
+    settings, final = experiment.evaluation, round == experiment.rounds
+    protocols = experiment.protocols if round % settings.every == 0 or final else ()
+    fixed = experiment.evaluated(len(fed.clients))
+    fed.begin(round, experiment.cohort_of(round, len(fed.clients)), protocols, experiment.evaluated(len(fed.clients), final=final))
     state = experiment.method.round(state, fed)
     fed.finish()
-    found = fed.measure(state, _visited(experiment, len(fed.clients))) if wanted else {}
-    where = dict(sorted(fed.seconds.items()))
-    fed.ledger.write("round", round=round, seconds=time.perf_counter() - began, where=where)
-    reached = settings.stop_at is not None and bool(wanted) and found.get(wanted[0], 0.0) >= settings.stop_at
+    found = evaluate(fed, state, fixed, final=final) if protocols else {}
+    fed.ledger.write("round", round=round, seconds=time.perf_counter() - began, where=dict(sorted(fed.seconds.items())))
+    if missing := [name for name in protocols if name not in found]:
+        raise RunError(f"round {round}: nothing was measured under {', '.join(missing)}; {_why_nothing(experiment, missing[0])}")
+    reached = settings.stop_at is not None and bool(protocols) and found[protocols[0]] >= settings.stop_at
     return state, reached
 
 
-def _visited(experiment: Experiment, clients: int) -> Sequence[int]:
-    """The clients that evaluation visits: all, a fixed choice of so many of them, or those named."""
-    wanted = experiment.evaluation.clients
-    if isinstance(wanted, tuple):
-        return sorted(set(wanted))
-    if clients <= wanted:
-        return range(clients)
-    return sorted(torch.randperm(clients, generator=generator(experiment.seed, "visited"))[:wanted].tolist())
+def _why_nothing(experiment: Experiment, protocol: str) -> str:
+    model = PROTOCOLS[protocol].model
+    return f"method '{experiment.method.name}' says that it evaluates its '{model}' model: site.evaluate('{model}', ...) was not called"
 
 
-def _hand_out_public(experiment: Experiment, fed: Coordinator) -> None:
-    """Book the public data, as sent or as already there; either way it has its own lines."""
-    public = fed.population.public
-    if public is not None and experiment.data.public is not None:
-        for client in fed.clients:
-            fed.charge(client, "down", "public data", public.x.nbytes if experiment.data.public.sent else 0)
+def _count_setup(experiment: Experiment, fed: Coordinator) -> None:
+    """Count what is handed out or gathered before the first round: public data (as sent or as already there), and centralised data."""
+    population = fed.context.population
+    for client in fed.clients:
+        if population.public is not None and experiment.data.public is not None:
+            fed.traffic.setup(client, "down", "public data", population.public.x.nbytes if experiment.data.public.sent else 0)
+        if experiment.method.gathers_data:
+            held = int(population.partition.train.sizes[client])
+            fed.traffic.setup(client, "up", "data", held * (math.prod(population.pool.shape) + LABEL_BYTES))
 
 
-def _welcome(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
-    """Clients held out of training join: each adapts by itself from what the method gives new_clients."""
+def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
+    """Clients held out of training join: each adapts by itself from what the method gives new clients."""
     assert experiment.new_clients is not None
-    fed.begin(round + 1, fed.population.new_clients, ())
-    message = experiment.method.welcome(state) | Record(epochs=experiment.new_clients.epochs)
+    fed.begin(round + 1, fed.context.population.new_clients, (), ())
+    message = experiment.method.for_new_client(state) | Record(epochs=experiment.new_clients.epochs)
     for reply in fed.ask("adapt", message):
         curve = [float(value) for value in reply.record.tensors["curve"]]
         tail = curve[-max(1, len(curve) // 5) :]

@@ -25,13 +25,13 @@ from typing import Any, TypeAlias
 
 from coterie.engines import Inline
 from coterie.engines.engine import cores
-from coterie.errors import RunError, UserError
+from coterie.errors import Interrupted, RunError, UserError
 from coterie.ledger import Event, Listener, events
 from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.running.experiment import Experiment, toml_value
 from coterie.running.provenance import code_digest
-from coterie.running.rounds import LEDGER, SUMMARY, Interrupted, resume, run
+from coterie.running.rounds import LEDGER, SUMMARY, resume, run
 
 __all__ = ["Arm", "Watch", "arm", "arms_of", "compare", "finished", "grid_of"]
 
@@ -140,7 +140,7 @@ def _plain(value: Any) -> str:
 def _offered(experiment: Experiment, method: Method) -> Experiment:
     """The experiment with this method, evaluated under those of its protocols that the method has a model for."""
     settings = experiment.evaluation
-    protocols = tuple(protocol for protocol in settings.protocols if protocol in method.offers)
+    protocols = tuple(protocol for protocol in settings.protocols if protocol in method.protocols)
     return experiment.replace(method=method, evaluation=settings.model_copy(update={"protocols": protocols}))
 
 

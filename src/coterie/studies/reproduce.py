@@ -23,9 +23,9 @@ from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
 from coterie.results.tables import Cell, Sheet, as_markdown, estimated
-from coterie.running.experiment import Experiment, Section, Share, assign, find, tomllib_load
+from coterie.running.experiment import Experiment, Section, assign, find, tomllib_load
 from coterie.running.rounds import LEDGER
-from coterie.settings import explain
+from coterie.settings import ProperShare, Whole, explain
 from coterie.studies.compare import Arm, Watch, arm, compare
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
@@ -57,12 +57,12 @@ class Change(Section):
     column: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
     """Keys of the experiment, as in its file."""
-    target: Share | None = None
+    target: ProperShare | None = None
     """The accuracy whose first crossing is the cell's number of rounds."""
     measure: Measure | None = None
     """The first round at the target, the last or best accuracy, the new clients' epochs until they are near their plateau, or their
     mean accuracy after some epochs."""
-    epoch: Annotated[int, Field(ge=0)] | None = None
+    epoch: Whole | None = None
     """After which epoch new clients' accuracy is taken; 0 is before any."""
     protocol: str | None = None
     """One of those that the experiment lists, or else the only one."""

@@ -1,35 +1,31 @@
 """The one training loop. It takes a description of what to train and gives back what came out; nothing else calls `backward`.
 
-An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
-extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
-an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
-by sample, or per batch when augmentation makes every image new. What is known by sample from elsewhere (the consensus of a
-federation about public data) is looked up in the same way.
+Networks that stay frozen beside the trained one (a teacher, an anchor, a global extractor) are functions of the input: their outputs
+over the local data are computed once and looked up by sample, or per batch when augmentation makes every image new. What is known by
+sample from elsewhere (the consensus of a federation about public data) is looked up in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Samples
-from coterie.models.pair import PairNet
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.training.objectives import Objective, Step
 from coterie.training.optimisers import restore, state_of
+from coterie.training.score import EVALUATION_BATCH, Output, score
 from coterie.training.settings import Training
 
-__all__ = ["Fitted", "fit", "frozen", "outputs_of", "snapshot"]
+__all__ = ["Fitted", "Frozen", "Options", "fit", "frozen", "outputs_of", "snapshot"]
 
-Frozen = Callable[[Tensor], Tensor]
-
-
-EVALUATION_BATCH = 64
-"""Large enough for small networks, and its maps still fit a core's cache: 500 is a third slower for the papers' CNNs."""
+Frozen: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,36 @@ class Fitted:
 
     params: Record
     """The whole state of the network: parameters and buffers."""
-    carried: Record
-    """The optimiser's state as `Record(optimiser=...)` where it is kept between rounds, else empty."""
+    optimiser: Record
+    """The optimiser's state, by parameter, where it is kept between rounds, else empty."""
     loss: float
     """Mean loss over the last epoch; nan when there was no step."""
     parts: tuple[float, ...]
     """The same for each term of the objective, where it is a sum of several."""
     steps: int
+    samples: int
+    """How many samples it went through, those seen twice counted twice."""
+    lr: float
+    """The learning rate of this fit, its schedule included."""
+
+
+class Options(TypedDict, total=False):
+    """What a training may have beside the usual; `Site.fit` takes the same."""
+
+    frozen: Mapping[str, Frozen | Tensor]
+    """Functions whose outputs the objective finds in `step.frozen`, or tensors with a row for each sample of the data."""
+    optimiser: Record
+    """The optimiser's state that an earlier fit returned, where `training` keeps it."""
+    trainable: Callable[[str], bool]
+    """Which parameters move, by name; all, unless said."""
+    step: type[Step]
+    """How features and logits come about, where that is not `model(x)`."""
+    rate: Callable[[int], float]
+    """What the learning rate is multiplied with at each step (the first is 0), beside the schedule over rounds."""
+    clip_apart: Sequence[str]
+    """Beginnings of names: gradients of the parameters under each are clipped by themselves."""
+    validation: Samples
+    """What is looked at after every epoch: what was best on it is given back, and `training.patience` counts from there."""
 
 
 def fit(
@@ -56,13 +75,9 @@ def fit(
     *,
     seed: int,
     round: int = 1,
-    frozen: Mapping[str, Frozen | Tensor] | None = None,
-    carried: Record = EMPTY,
-    trainable: Callable[[str], bool] = lambda name: True,
-    step: type[Step] = Step,
-    rate: Callable[[int], float] = lambda step: 1.0,
+    **options: Unpack[Options],
 ) -> Fitted:
-    """Train `model` from `start` on `data` for `training.epochs` epochs.
+    """Train `model` from `start` on `data` for the epochs, or the steps, of `training`.
 
     Args:
         model: the network; its present weights do not matter.
@@ -72,49 +87,126 @@ def fit(
         training: epochs, batch, optimiser and so on.
         seed: decides the order of samples, dropout and augmentation.
         round: for the learning-rate schedule.
-        frozen: functions whose outputs the objective finds in `step.frozen`, or tensors with a row for each sample of `data`.
-        carried: what an earlier `fit` returned as `carried`.
-        trainable: which parameters move, by name.
-        step: how features and logits come about, where that is not `model(x)`.
-        rate: what the learning rate is multiplied with at each step (the first is 0), beside the schedule over rounds.
+        options: see `Options`.
     """
     model.load_state_dict(start.tensors)
     model.train()
+    loop = _Loop(model, start, data, objective, training, seed, round, options)
+    best = _Best(model, options.get("validation"), training.patience)
+    losses, parts = list[float](), list[list[float]]()
+    with scoped(seed_of(seed, "dropout")):
+        for epoch, batches in _epochs(model, len(data), training, seed):
+            taken = [loop.step(chosen, epoch) for chosen in batches]
+            losses, parts = [loss for loss, _ in taken], [each for _, each in taken]
+            if best.settled(loop.steps):
+                break
+    means = tuple(map(_mean, zip(*parts, strict=True)))
+    return Fitted(best.params(), loop.optimiser_state(), _mean(losses), means, loop.steps, loop.samples, loop.lr)
+
+
+class _Loop:
+    """What stays the same from step to step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        start: Record,
+        data: Samples,
+        objective: Objective,
+        training: Training,
+        seed: int,
+        round: int,
+        options: Options,
+    ) -> None:
+        self._model, self._data, self._objective, self._training, self._seed = model, data, objective, training, seed
+        self._start = start.tensors
+        self._moving = _moving(model, options.get("trainable", lambda name: True))
+        self._kind, self._apart = options.get("step", Step), options.get("clip_apart", ("",))
+        self._rate: Callable[[int], float] = options.get("rate", lambda step: 1.0)
+        self._known = _lookup(options.get("frozen", {}), data, training)
+        self.lr = training.optimiser.lr * training.schedule.factor(round)
+        self.steps, self.samples = 0, 0
+        self._optimiser = training.optimiser.build(self._moving.values(), self.lr)
+        if training.state == "kept":
+            restore(self._optimiser, self._moving, options.get("optimiser", EMPTY))
+
+    def step(self, chosen: Tensor, epoch: int) -> tuple[float, list[float]]:
+        """One step on some samples: its loss, and the terms of it."""
+        augment = generator(self._seed, "augment", epoch, self.steps) if self._training.augment != "none" else None
+        x, y = self._data.batch(chosen, augment)
+        seen = self._kind(self._model, x, y, self._start, {name: outputs(chosen, x) for name, outputs in self._known.items()})
+        loss = self._objective(seen)
+        for group in self._optimiser.param_groups:
+            group["lr"] = self.lr * self._rate(self.steps)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._training.clip is not None:
+            _clip(self._moving, self._apart, self._training.clip)
+        self._optimiser.step()
+        self.steps, self.samples = self.steps + 1, self.samples + len(chosen)
+        return loss.item(), seen.parts
+
+    def optimiser_state(self) -> Record:
+        """What the next fit may go on from."""
+        return state_of(self._optimiser, self._moving) if self._training.state == "kept" else EMPTY
+
+
+def _moving(model: nn.Module, trainable: Callable[[str], bool]) -> dict[str, nn.Parameter]:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name))
-    moving = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    lr = training.optimiser.lr * training.schedule.factor(round)
-    optimiser = training.optimiser.build(moving.values(), lr)
-    if training.state == "kept":
-        restore(optimiser, moving, carried.group("optimiser"))
-    anchor, losses, parts, steps = start.tensors, list[float](), list[list[float]](), 0
-    known = _lookup(frozen or {}, data, training)
-    with scoped(seed_of(seed, "dropout")):
-        for epoch in range(training.epochs):
-            losses, parts = [], []
-            for chosen in batches_of(model, len(data), training, seed, epoch):
-                x, y = data.batch(chosen, generator(seed, "augment", epoch, steps) if training.augment != "none" else None)
-                seen = step(model, x, y, anchor, {name: outputs(chosen, x) for name, outputs in known.items()})
-                loss = objective(seen)
-                for group in optimiser.param_groups:
-                    group["lr"] = lr * rate(steps)
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if training.clip is not None:
-                    for part in model.networks if isinstance(model, PairNet) else ("",):
-                        nn.utils.clip_grad_norm_([p for name, p in moving.items() if name.startswith(part)], training.clip)
-                optimiser.step()
-                losses.append(loss.item())
-                parts.append(seen.parts)
-                steps += 1
-    kept = Record(optimiser=state_of(optimiser, moving)) if training.state == "kept" else EMPTY
-    means = tuple(sum(column) / len(column) for column in zip(*parts, strict=True))
-    return Fitted(snapshot(model), kept, sum(losses) / len(losses) if losses else float("nan"), means, steps)
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _clip(moving: Mapping[str, nn.Parameter], apart: Sequence[str], norm: float) -> None:
+    for part in apart:
+        nn.utils.clip_grad_norm_([p for name, p in moving.items() if name.startswith(part)], norm)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+class _Best:
+    """The network as it is, or, with validation data, as it was when it did best on them."""
+
+    def __init__(self, model: nn.Module, validation: Samples | None, patience: int | None) -> None:
+        self._model, self._patience = model, patience
+        self._validation = validation if validation is not None and len(validation) else None
+        self._found = None if self._validation is None else (self._accuracy(self._validation), snapshot(model), 0)
+
+    def settled(self, steps: int) -> bool:
+        """Look at the network after an epoch; whether it has not become better for too long."""
+        if self._validation is None or self._found is None:
+            return False
+        if (accuracy := self._accuracy(self._validation)) > self._found[0]:
+            self._found = (accuracy, snapshot(self._model), steps)
+        return self._patience is not None and steps - self._found[2] >= self._patience
+
+    def params(self) -> Record:
+        """The state to give back."""
+        return snapshot(self._model) if self._found is None else self._found[1]
+
+    def _accuracy(self, validation: Samples) -> float:
+        accuracy = score(self._model, snapshot(self._model), validation).metrics()["accuracy"]
+        self._model.train()
+        return accuracy
 
 
 def snapshot(model: nn.Module) -> Record:
     """The network's parameters and buffers as they are now."""
     return Record({name: value.detach().clone() for name, value in model.state_dict().items()})
+
+
+def _epochs(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:
+    """The batches of every epoch, until there were enough epochs or, where steps are counted, enough steps."""
+    left = training.steps
+    for epoch in itertools.count() if left is not None else range(training.epochs):
+        batches = batches_of(model, samples, training, seed, epoch)[:left]
+        if left is not None:
+            left -= len(batches)
+            if not batches:
+                return
+        yield epoch, batches
 
 
 def batches_of(model: nn.Module, samples: int, training: Training, seed: int, epoch: int) -> list[Tensor]:
@@ -140,7 +232,7 @@ def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Trai
     return {name: lookup(run) for name, run in frozen.items()}
 
 
-def frozen(model: nn.Module, params: Record, output: Callable[[nn.Module, Tensor], Tensor] = lambda net, x: net(x)) -> Frozen:
+def frozen(model: nn.Module, params: Record, output: Output = lambda net, x: net(x)) -> Frozen:
     """A network that only looks: its output under `params`, in evaluation mode, without gradients."""
     model.load_state_dict(params.tensors)
     model.eval()

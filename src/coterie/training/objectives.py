@@ -1,10 +1,6 @@
-"""The one training loop. It takes a description of what to train and gives back what came out; nothing else calls `backward`.
+"""What training minimises: a sum of terms, `CrossEntropy() + mu * Proximal()`.
 
-An objective is a sum of terms, `CrossEntropy() + mu * Proximal()`; a term with weight 0 is left out, so that a method whose
-extra term is switched off is bit for bit the method it extends. Networks that stay frozen beside the trained one (a teacher,
-an anchor, a global extractor) are functions of the input: their outputs over the local data are computed once and looked up
-by sample, or per batch when augmentation makes every image new. What is known by sample from elsewhere (the consensus of a
-federation about public data) is looked up in the same way.
+A term with weight 0 is left out, so that a method whose extra term is switched off is bit for bit the method it extends.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.models import Staged
+from coterie.record import Record
 
 __all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_divergence"]
 
@@ -112,7 +109,7 @@ class CrossEntropy(Objective):
 
 @dataclass(frozen=True)
 class Proximal(Objective):
-    """Half the squared distance of the parameters (not the buffers) to where they started (Li et al. 2020, Eq. 2).
+    """Half the squared distance of the parameters (not the buffers) to an anchor, or to where they started (Li et al. 2020, Eq. 2).
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(net.weight, 0.5)
@@ -121,8 +118,11 @@ class Proximal(Objective):
     2.0
     """
 
+    anchor: Record | None = field(default=None, repr=False, compare=False)
+
     def __call__(self, step: Step) -> Tensor:
-        distances = [(p - step.start[name]).square().sum() for name, p in step.model.named_parameters() if p.requires_grad]
+        anchor = step.start if self.anchor is None else self.anchor.tensors
+        distances = [(p - anchor[name]).square().sum() for name, p in step.model.named_parameters() if p.requires_grad]
         return 0.5 * torch.stack(distances).sum()
 
 

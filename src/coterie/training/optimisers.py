@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from pydantic import Field, PlainSerializer, PlainValidator
 from torch import Tensor, nn
 
+from coterie.errors import UserError
 from coterie.record import Record
-from coterie.settings import STRICT, Registry, Spec
+from coterie.settings import Count, NotNegative, Positive, PositiveShare, Registry, Share, ShareBelowOne, Spec, spec
 
-__all__ = ["OPTIMISERS", "SCHEDULES", "Adam", "AdamW", "Constant", "Cosine", "Exponential", "Optimiser", "Schedule", "Sgd", "Steps"]
+__all__ = [
+    "OPTIMISERS",
+    "SCHEDULES",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Optimiser",
+    "Piecewise",
+    "Schedule",
+    "Sgd",
+    "Steps",
+    "WeightByRound",
+    "at_round",
+]
 
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
-
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Optimiser(Spec):
     """How parameters move; `build` makes the torch optimiser for one `fit`."""
 
@@ -33,7 +44,7 @@ class Optimiser(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Sgd(Optimiser):
     """Stochastic gradient descent.
 
@@ -42,26 +53,26 @@ class Sgd(Optimiser):
     """
 
     name: ClassVar[str] = "sgd"
-    momentum: Share = 0.0
+    momentum: ShareBelowOne = 0.0
     nesterov: bool = False
 
     def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Adam(Optimiser):
     """Adam (Kingma & Ba 2015), with L2 in the gradient."""
 
     name: ClassVar[str] = "adam"
     lr: Positive = 1e-3
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
 
     def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
 
@@ -83,7 +94,7 @@ class Schedule(Spec):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Constant(Schedule):
     """The same rate in every round."""
 
@@ -93,7 +104,7 @@ class Constant(Schedule):
         return 1.0
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Exponential(Schedule):
     """Times `decay` every round, never below `floor` (a share of the first rate).
 
@@ -102,14 +113,14 @@ class Exponential(Schedule):
     """
 
     name: ClassVar[str] = "exponential"
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.99
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    decay: PositiveShare = 0.99
+    floor: Share = 0.0
 
     def factor(self, round: int) -> float:
         return max(self.decay ** (round - 1), self.floor)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Steps(Schedule):
     """Times `decay` after every `every` rounds.
 
@@ -118,14 +129,14 @@ class Steps(Schedule):
     """
 
     name: ClassVar[str] = "steps"
-    every: Annotated[int, Field(ge=1)] = 10
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.1
+    every: Count = 10
+    decay: PositiveShare = 0.1
 
     def factor(self, round: int) -> float:
         return float(self.decay ** ((round - 1) // self.every))
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Cosine(Schedule):
     """Half a cosine from 1 down to 0 over `rounds`, and 0 after them.
 
@@ -134,13 +145,60 @@ class Cosine(Schedule):
     """
 
     name: ClassVar[str] = "cosine"
-    rounds: Annotated[int, Field(ge=1)] = 100
+    rounds: Count = 100
 
     def factor(self, round: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(round - 1, self.rounds) / self.rounds))
 
 
-SCHEDULES = Registry("schedule", Schedule, [Constant, Exponential, Steps, Cosine])
+@spec
+class Piecewise(Schedule):
+    """A value for each stretch of rounds: (from which round, value) pairs; the first also stands before its round.
+
+    >>> [Piecewise(values=((1, 0.9), (20, 0.5))).factor(r) for r in (1, 19, 20)]
+    [0.9, 0.9, 0.5]
+    """
+
+    name: ClassVar[str] = "piecewise"
+    values: Annotated[tuple[tuple[Count, Share], ...], Field(min_length=1)]
+
+    def __post_init__(self) -> None:
+        rounds = [since for since, _ in self.values]
+        if rounds != sorted(set(rounds)):
+            raise UserError(f"schedule.values = {list(map(list, self.values))}: expected pairs of a round and a number, the rounds rising")
+
+    def factor(self, round: int) -> float:
+        return next((value for since, value in reversed(self.values) if since <= round), self.values[0][1])
+
+
+SCHEDULES = Registry("schedule", Schedule, [Constant, Exponential, Steps, Cosine, Piecewise])
+
+
+def _weight(value: Any) -> float | Schedule:
+    if isinstance(value, Schedule | Mapping):
+        return SCHEDULES.resolve(value, "schedule")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1, or a schedule: { name = 'piecewise', values = [[1, 0.9], [20, 0.5]] }")
+    return float(value)
+
+
+def _plain(weight: float | Schedule) -> Any:
+    return SCHEDULES.dump(weight) if isinstance(weight, Schedule) else weight
+
+
+WeightByRound = Annotated[float | Schedule, PlainValidator(_weight), PlainSerializer(_plain)]
+"""A number from 0 to 1, or a schedule that gives one for each round."""
+
+
+def at_round(weight: float | Schedule, round: int) -> float:
+    """What a weight is in a round.
+
+    >>> at_round(0.5, 7), at_round(Piecewise(values=((1, 0.9), (20, 0.5))), 20)
+    (0.5, 0.5)
+    """
+    return weight.factor(round) if isinstance(weight, Schedule) else weight
+
+
 StatePolicy = Literal["fresh", "kept"]
 
 

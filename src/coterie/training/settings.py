@@ -6,16 +6,13 @@ from dataclasses import field
 from dataclasses import replace as replace_fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
-from pydantic.dataclasses import dataclass as settings
-
-from coterie.settings import STRICT
+from coterie.settings import Count, Positive, Whole, field_of, spec
 from coterie.training.optimisers import OPTIMISERS, SCHEDULES, Constant, Optimiser, Schedule, Sgd, StatePolicy
 
 __all__ = ["Training"]
 
 
-@settings(frozen=True, config=STRICT)
+@spec
 class Training:
     """How a participant trains in one round.
 
@@ -23,20 +20,18 @@ class Training:
     0.1
     """
 
-    epochs: Annotated[int, Field(ge=0)] = 1
-    batch: Annotated[int, Field(ge=1)] | Literal["all"] = 32
-    optimiser: Annotated[
-        Optimiser,
-        BeforeValidator(lambda value: OPTIMISERS.resolve(value, "training.optimiser")),
-        PlainSerializer(OPTIMISERS.dump),
-    ] = field(default_factory=Sgd)
-    schedule: Annotated[
-        Schedule, BeforeValidator(lambda value: SCHEDULES.resolve(value, "training.schedule")), PlainSerializer(SCHEDULES.dump)
-    ] = field(default_factory=Constant)
+    epochs: Whole = 1
+    steps: Whole | None = None
+    """So many steps in place of epochs."""
+    batch: Count | Literal["all"] = 32
+    optimiser: Annotated[Optimiser, field_of(OPTIMISERS, "training.optimiser")] = field(default_factory=Sgd)
+    schedule: Annotated[Schedule, field_of(SCHEDULES, "training.schedule")] = field(default_factory=Constant)
     state: StatePolicy = "fresh"
     """Whether the optimiser's state (momentum, moments) starts anew every round or is kept by the client."""
-    clip: Annotated[float, Field(gt=0)] | None = None
-    """Gradient norms above this are scaled down to it; two networks trained side by side are clipped each by itself."""
+    clip: Positive | None = None
+    """Gradient norms above this are scaled down to it; networks trained side by side are clipped each by itself."""
+    patience: Count | None = None
+    """Where there are validation data to look at after every epoch: steps without a better accuracy after which training stops."""
     augment: Literal["none", "crop-flip"] = "none"
 
     def replace(self, **changes: Any) -> Training:

@@ -1,4 +1,4 @@
-"""How a pool's rows are dealt to clients: nine partitions, each a pure function of the pool and a seed.
+"""How a pool's rows are assigned to clients: nine partitioners, each a pure function of the pool and a seed.
 
 `base` is what they share, `rows` and `slices` their arithmetic; `sizes` holds iid, quantity and permuted, `labels` holds shards, classes,
 groups and dirichlet, `origins` holds domains and natural.

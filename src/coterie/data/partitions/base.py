@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from coterie.data.partitions.rows import set_aside
 from coterie.data.pool import Partition, Pool, Rows
 from coterie.errors import UserError
-from coterie.settings import STRICT, Spec
+from coterie.settings import Count, ShareBelowOne, Spec, spec
 
-__all__ = ["Count", "Partition", "stream"]
-
-Count = Annotated[int, Field(ge=1)]
+__all__ = ["Partitioner", "stream"]
 
 
 def stream(seed: int, *purpose: str) -> np.random.Generator:
@@ -32,16 +27,16 @@ def stream(seed: int, *purpose: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(digest, "little")])))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Partitioner(Spec):
-    """How a pool's rows are dealt to clients; a pure function of the pool and the seed.
+    """How a pool's rows are assigned to clients; a pure function of the pool and the seed.
 
-    A partition of one's own implements `hold`; `deal` then takes each client's validation rows from what it holds.
+    A partitioner of one's own implements `assign`; `partition` then takes each client's validation rows from what it holds.
     """
 
     clients: Count | None
     """How many; None, where a partition allows it: as many as the data have domains or writers."""
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation: ShareBelowOne = 0.0
     """The share of each client's training rows put aside, to the nearest row; at least one row stays for training."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:
@@ -49,7 +44,7 @@ class Partitioner(Spec):
         raise NotImplementedError
 
     def partition(self, pool: Pool, seed: int) -> Partition:
-        """The rows of each client; the same pool and seed give the same deal."""
+        """The rows of each client; the same pool and seed give the same partition."""
         whole = self.assign(pool, seed)
         sizes = whole.train.sizes
         if not sizes.all():

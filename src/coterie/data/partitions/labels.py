@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partitioner
+from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import apportion, even, hand_out, held, lift, shares
 from coterie.data.partitions.slices import alike, by_classes
 from coterie.data.pool import Partition, Pool, Rows
-from coterie.settings import STRICT
+from coterie.settings import Count, Positive, spec
 
 __all__ = ["Classes", "Dirichlet", "Groups", "Shards"]
 
@@ -25,7 +24,7 @@ def _by_owner(pool: Pool, owner: Rows, clients: int) -> Partition:
     return Partition(train, *by_classes(pool, train))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Shards(Partitioner):
     """Sort by label, cut into `clients * per_client` shards, give each client `per_client` of them at random.
 
@@ -47,7 +46,7 @@ class Shards(Partitioner):
         shards = self.clients * self.per_client
         if shards > pool.train:
             raise self.error(
-                "per_client", f"{self.clients} clients make {shards} shards of {pool.train} training rows, expected one row or more a shard"
+                "per_client", f"{self.clients} clients make {shards} shards of {pool.train} training rows, expected a row per shard"
             )
         to = self.stream(seed, "shards").permutation(shards) // self.per_client
         owner = np.empty(pool.train, np.int64)
@@ -55,11 +54,11 @@ class Shards(Partitioner):
         return _by_owner(pool, owner, self.clients)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Classes(Partitioner):
     """Each client holds `per_client` classes, each class is held by evenly many clients (to within one), and no row by two.
 
-    Shi & Radu 2022: 20 clients, 2 classes each, 1,250 samples a class; of CIFAR-10, that is each class at exactly 4 clients.
+    As Shi & Radu, EuroMLSys 2022, may be read: 20 clients of 2 classes and 1,250 samples of each, so each class of CIFAR-10 at 4 clients.
     A client is tested on the test rows of the classes it holds.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
@@ -112,11 +111,11 @@ class Classes(Partitioner):
         return shares(kind, stock) if self.samples is None else np.full(len(kind), self.samples)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Groups(Partitioner):
     """Classes in groups, and each client holds one group; clients of the same group divide its rows evenly.
 
-    FedMMD (Yao et al. 2018): 5 + 5 classes over two clients. A client is tested on the test rows of its group's classes.
+    FedMMD (Yao et al., VCIP 2018): 5 + 5 classes over two clients. A client is tested on the test rows of its group's classes.
 
     >>> pool = Pool(np.zeros((16, 1, 2, 2), np.uint8), np.arange(16) % 4, train=12, classes=4)
     >>> [sorted(set(pool.y[rows].tolist())) for rows in Groups(clients=2).partition(pool, seed=0).train]
@@ -126,7 +125,7 @@ class Groups(Partitioner):
     name: ClassVar[str] = "groups"
     clients: Count
     groups: Count | Annotated[tuple[Group, ...], Field(strict=False, min_length=1)] | None = None
-    """The classes of each group, or into how many groups of neighbouring classes to cut; None: a group a client, at most one a class."""
+    """The classes of each group, or into how many groups of neighbouring classes to cut; None: one per client, at most one per class."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:
         """Rows of the classes of each client's group."""
@@ -148,14 +147,14 @@ class Groups(Partitioner):
         else:
             groups = [np.array(group, np.int64) for group in self.groups]
         if len(groups) > self.clients:
-            raise self.error("clients", f"expected at least {len(groups)}, one a group")
+            raise self.error("clients", f"expected at least {len(groups)}, one per group")
         for group in groups:
             if group.min() < 0 or group.max() >= classes or len(np.unique(group)) < len(group):
                 raise self.error("groups", f"expected different classes from 0 to {classes - 1} in each group, not {group.tolist()}")
         return groups
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Dirichlet(Partitioner):
     """Each class is divided among all clients in proportions drawn from a Dirichlet distribution: the smaller `alpha`, the more uneven.
 
@@ -171,7 +170,7 @@ class Dirichlet(Partitioner):
 
     name: ClassVar[str] = "dirichlet"
     clients: Count
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    alpha: Positive = 0.5
     minimum: Count = 1
     """Rows that every client has."""
 

@@ -1,4 +1,4 @@
-"""Partitions by where a image comes from: its domain, or the person who wrote it."""
+"""Partitions by where an image comes from: its domain, or the person who wrote it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partitioner
+from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import hand_out, held, set_aside, shares
 from coterie.data.partitions.slices import by_domains
 from coterie.data.pool import Partition, Pool, Rows
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import Count, ProperShare, spec
 
 __all__ = ["Domains", "Natural"]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Domains(Partitioner):
     """Each client holds rows of one domain and is tested on the whole test set of that domain.
 
-    FCCL (Huang et al. 2022) has four clients, one a digit domain, with 150, 80, 5,000 and 1,800 samples.
+    FCCL (Huang, Ye & Du, CVPR 2022) has four clients, one per digit domain, with 150, 80, 5,000 and 1,800 samples.
 
     >>> pool = Pool(np.zeros((8, 1, 2, 2), np.uint8), np.zeros(8, np.int64), 6, 1, domain=np.arange(8) % 2, domains=("ink", "photo"))
     >>> partition = Domains(samples=(1, 3)).partition(pool, seed=0)
@@ -32,7 +31,7 @@ class Domains(Partitioner):
 
     name: ClassVar[str] = "domains"
     clients: Count | None = None
-    """None: one a domain. More than that: neighbouring clients share a domain and divide its rows evenly."""
+    """None: one per domain. More than that: neighbouring clients share a domain and divide its rows evenly."""
     samples: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
     """Random training rows of each domain, in the order of the pool's domains, for all clients of it together; None: all."""
 
@@ -42,7 +41,7 @@ class Domains(Partitioner):
             raise UserError("partition.name = 'domains': expected data with domains, but these have none")
         clients, domains = self.clients or len(pool.domains), len(pool.domains)
         if clients < domains:
-            raise self.error("clients", f"expected at least {domains}, one a domain ({', '.join(pool.domains)})")
+            raise self.error("clients", f"expected at least {domains}, one per domain ({', '.join(pool.domains)})")
         domain_of = np.arange(clients) * domains // clients
         of_row = pool.domain[: pool.train]
         take = shares(domain_of, self.stock(np.bincount(of_row, minlength=domains), pool.domains))
@@ -50,22 +49,22 @@ class Domains(Partitioner):
         return Partition(held(owner, clients), *by_domains(pool, pool.domain, domain_of), domain_of=domain_of)
 
     def stock(self, rows: Rows, domains: tuple[str, ...]) -> Rows:
-        """Rows of each domain that are dealt, of those there are."""
+        """Rows of each domain that are handed out, of those there are."""
         if self.samples is None:
             return rows
         if len(self.samples) != len(domains):
-            raise self.error("samples", f"expected {len(domains)} numbers, one a domain ({', '.join(domains)})")
+            raise self.error("samples", f"expected {len(domains)} numbers, one per domain ({', '.join(domains)})")
         for domain, there, asked in zip(domains, rows, self.samples, strict=True):
             if asked > there:
                 raise self.error("samples", f"expected at most {there} for {domain}, which has no more training rows")
         return np.array(self.samples, np.int64)
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Natural(Partitioner):
     """Each client is a person, and holds what that person wrote: MNIST's training set by its 539 writers.
 
-    Only official training rows are dealt, so that the official test set (in MNIST: other people) stays whole for a global model. A client
+    Only official training rows are used, so that the official test set (in MNIST: other people) stays whole for a global model. A client
     is tested on a share of its own rows that is held out, at least one if it has two. Rows without a known writer are left out.
 
     >>> pool = Pool(np.zeros((9, 1, 2, 2), np.uint8), np.zeros(9, np.int64), 8, 1, writer=np.array([5, 5, 5, 5, 3, 3, 5, -1, 4]))
@@ -77,7 +76,7 @@ class Natural(Partitioner):
     name: ClassVar[str] = "natural"
     clients: Count | None = None
     """None: every writer, in order of their numbers. Fewer: that many, drawn at random."""
-    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    test: ProperShare = 0.2
     """The share of a writer's rows held out as its test slice, to the nearest row."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:

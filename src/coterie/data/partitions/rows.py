@@ -1,6 +1,6 @@
 """The arithmetic of row numbers that the partitions share.
 
-A partition writes down one owner per row (-1 for nobody), so that no row can be dealt twice; everything here works on flat
+A partition writes down one owner per row (-1 for nobody), so that no row can be given twice; everything here works on flat
 arrays and on all clients at once.
 """
 

@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from coterie.data.partitions.base import Count, Partitioner
+from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import apportion, even, held, level
 from coterie.data.partitions.slices import apart, everything
 from coterie.data.pool import Partition, Pool, Rows
-from coterie.settings import STRICT
+from coterie.settings import Count, spec
 
 __all__ = ["IID", "Permuted", "Quantity"]
 
@@ -24,7 +23,7 @@ def _at_random(partition: Partitioner, pool: Pool, seed: int, sizes: Rows) -> Pa
     return Partition(held(owner, len(sizes)), *apart(pool, len(sizes), partition.stream(seed, "tests")))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class IID(Partitioner):
     """Random parts of even size, of the training set and of the test set.
 
@@ -42,7 +41,7 @@ class IID(Partitioner):
         return _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Quantity(Partitioner):
     """Random parts of uneven size; labels as in the whole, and an even part of the test set each.
 
@@ -70,12 +69,12 @@ class Quantity(Partitioner):
         return _at_random(self, pool, seed, level(sizes, self.minimum))
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@spec(kw_only=True)
 class Permuted(Partitioner):
     """Even random parts, and each client sees all its images, of training and test, in its own order of pixels.
 
-    FedFusion's user-specific partition (Yao et al., ICIP 2019). Every client is tested on the whole test set, which its own
-    order makes a test set of its own.
+    FedFusion's user-specific partition (Yao et al., ICIP 2019, section 4.3). Whether clients share images is not stated; here they
+    divide them. Every client is tested on the whole test set, which its own order makes a test set of its own.
 
     >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.zeros(6, np.int64), train=4, classes=1)
     >>> partition = Permuted(clients=2).partition(pool, seed=0)

@@ -99,7 +99,7 @@ def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tu
     held.setdefault("y_test", held["y_train"][:0])
     for key in ("y_train", "y_test"):
         if held[key].ndim != 1 or not np.issubdtype(held[key].dtype, np.integer):
-            raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number a image")
+            raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number per image")
     if classes is None:
         classes = 1 + max((int(held[key].max()) for key in ("y_train", "y_test") if len(held[key])), default=0)
     train, test = (block(channels_first(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))

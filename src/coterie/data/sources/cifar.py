@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Parted
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Cifar10", "Cifar100", "read_batch", "read_binary"]
 
@@ -67,7 +66,7 @@ def archive(name: str, md5: str, size: int, members: Mapping[str, str]) -> File:
     return File(name, f"md5:{md5}", tuple(root + name for root in ROOTS), size, {path: f"md5:{hash}" for path, hash in members.items()})
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Cifar10(Parted):
     """CIFAR-10 from `cifar-10-batches-bin/`, from `cifar-10-batches-py/`, or the part `cifar10-10k.npz`."""
 
@@ -104,7 +103,7 @@ class Cifar10(Parted):
         return build(blocks[:-1], blocks[-1:], **self.about())
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Cifar100(Parted):
     """CIFAR-100 with its 100 fine labels, from `cifar-100-python/`, or the part `cifar100-5k.npz`, which has no test set."""
 

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from coterie.data.compose import join
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import block, build
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["DigitStyles", "Digits"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Digits(Source):
     """1,797 digits; the fifth, tenth, fifteenth... image of each class is in the test set, in the order of scikit-learn.
 
@@ -34,6 +33,7 @@ class Digits(Source):
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     homepage: ClassVar[str] = "https://archive.ics.uci.edu/dataset/80"
     how: ClassVar[str] = "it ships inside scikit-learn"
+    package: ClassVar[str] = "scikit-learn"
     samples: ClassVar[tuple[int, int]] = (1442, 355)
     mean: ClassVar[tuple[float, ...]] = (0.3053,)
     std: ClassVar[tuple[float, ...]] = (0.3760,)
@@ -54,7 +54,7 @@ class Digits(Source):
         return build([train], [held], **self.about())
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class DigitStyles(Source):
     """The 8x8 digits in four styles that stand for domains: as they are, inverted, turned by a quarter, and noisy.
 
@@ -66,6 +66,7 @@ class DigitStyles(Source):
     licence: ClassVar[str] = Digits.licence
     homepage: ClassVar[str] = Digits.homepage
     how: ClassVar[str] = Digits.how
+    package: ClassVar[str] = Digits.package
     samples: ClassVar[tuple[int, int]] = (4 * 1442, 4 * 355)
 
     def found(self, folder: Path) -> Found:

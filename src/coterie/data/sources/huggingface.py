@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import Block, block, build, channels_first, reading
 from coterie.errors import UserError, nearest
-from coterie.settings import STRICT
+from coterie.settings import Whole, spec
 
 __all__ = ["HuggingFace"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class HuggingFace(Source):
     """The splits `train` and `test` of a saved dataset, with images in one column and whole-number labels in another."""
 
@@ -29,7 +27,7 @@ class HuggingFace(Source):
     """A relative path is under the data folder."""
     image: str = "image"
     label: str = "label"
-    size: Annotated[int, Field(ge=0)] = 0
+    size: Whole = 0
     """Height and width to which every image is resampled; 0 leaves them as they are, and then all must be alike."""
 
     def found(self, folder: Path) -> Found | None:
@@ -42,9 +40,8 @@ class HuggingFace(Source):
         return folder / Path(self.path).expanduser()
 
     def load(self, folder: Path) -> Pool:
+        self.there(folder)
         root = self.missing(folder)
-        if not root.is_dir():
-            raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
         splits = load_splits(root)
         train = self.half(splits["train"], root)
         test = self.half(splits["test"], root) if "test" in splits else Block(train.x[:0], train.y[:0])

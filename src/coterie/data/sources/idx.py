@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.blocks import Block, block, build, open_npz, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["FashionMnist", "Mnist", "read_idx"]
 
@@ -67,7 +67,7 @@ def channelled(x: NDArray[Any], path: Path) -> NDArray[Any]:
     return x[:, None]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Mnist(Idx):
     """MNIST (LeCun, Cortes and Burges), with who wrote each digit where `mnist/writers.npz` is there."""
 
@@ -89,9 +89,17 @@ class Mnist(Idx):
     )
 
     def read(self, found: Found) -> Pool:
-        pool = super().read(found)
-        path = found.paths[0].parent / "writers.npz"
+        pool, path = super().read(found), writers_beside(found)
         return dataclasses.replace(pool, writer=read_writers(path, pool)) if path.is_file() else pool
+
+    def reads(self, folder: Path) -> Iterable[Path]:
+        found = self.there(folder)
+        return filter(Path.is_file, (*found.paths, writers_beside(found)))
+
+
+def writers_beside(found: Found) -> Path:
+    """Where the writers' names are, if they are there."""
+    return found.paths[0].parent / "writers.npz"
 
 
 def read_writers(path: Path, pool: Pool) -> Rows:
@@ -103,7 +111,7 @@ def read_writers(path: Path, pool: Pool) -> Rows:
     return np.concatenate(halves)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class FashionMnist(Idx):
     """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), from the data folder or from Debian's package."""
 

@@ -1,7 +1,7 @@
 """Images in folders: `domain/class/*.jpg`, the layout of Office-Home and PACS, and MNIST-M's list of images.
 
 A tree of domains has no official test set, so one is drawn: from every class of every domain, by a seed, each class
-keeping at least one image for training. A image that occurs twice in the tree (some do, under two names) is never
+keeping at least one image for training. An image that occurs twice in the tree (some do, under two names) is never
 drawn, so no training image is in the test set. Images become squares of `size` by bilinear resampling, without cropping.
 """
 
@@ -10,20 +10,18 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import Found, Parted, Source
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import Count, ShareBelowOne, Whole, spec
 
 __all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_images"]
 
@@ -40,7 +38,7 @@ def read_images(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
             with Image.open(path) as image:
                 square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
         except Exception as error:  # a damaged image makes Pillow raise OSError, SyntaxError, struct.error and others
-            raise UserError(f"{path} does not decode as a image: {error}") from None
+            raise UserError(f"{path} does not decode as an image: {error}") from None
         row[:] = np.asarray(square).transpose(2, 0, 1)
     return x
 
@@ -57,7 +55,7 @@ class Tree:
 
 
 def walk(root: Path) -> Tree:
-    """The tree below `root`; every domain must have every class, and every class a image."""
+    """The tree below `root`; every domain must have every class, and every class an image."""
     domains = below(root)
     if not domains:
         raise UserError(f"{root} holds no folders; it must hold domain/class/*.jpg")
@@ -102,7 +100,7 @@ def draw_test(tree: Tree, x: NDArray[np.uint8], fraction: float, seed: int) -> N
     return test
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Folder(Source):
     """Any tree `domain/class/*.jpg` (or .png); a relative `path` is under the data folder."""
 
@@ -112,11 +110,11 @@ class Folder(Source):
     std: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
 
     path: str
-    size: Annotated[int, Field(gt=0)] = 32
+    size: Count = 32
     """Height and width to which every image is resampled."""
-    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    test: ShareBelowOne = 0.2
     """Share of every class in every domain that is kept for testing."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Whole = 0
     """Decides the split."""
 
     def found(self, folder: Path) -> Found | None:
@@ -124,17 +122,14 @@ class Folder(Source):
         if not root.is_dir():
             return None
         paths = tuple(sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in SUFFIXES))
-        total = sum(self.samples)
-        return Found(paths, (len(paths), 0), part=0 < len(paths) < total)
+        return Found(paths, (len(paths), 0))
 
     def missing(self, folder: Path) -> Path:
         return folder / Path(self.path).expanduser()
 
     def load(self, folder: Path) -> Pool:
-        root = self.missing(folder)
-        if not root.is_dir():
-            raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
-        tree = walk(root)
+        self.there(folder)
+        tree = walk(self.missing(folder))
         x = read_images(tree.paths, self.size)
         test = draw_test(tree, x, self.test, self.seed)
         order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
@@ -151,13 +146,43 @@ class Folder(Source):
         )
 
     def note(self, held: int) -> str:
-        """What to tell of a tree with fewer images than the published one."""
-        total = sum(self.samples)
-        return f"a part of {self.name}: {held:,} of {total:,} images" if held < total else ""
+        """What to tell of a pool of so many images."""
+        return ""
 
 
-@dataclass(frozen=True, config=STRICT)
-class Pacs(Folder):
+@spec
+class PublishedTree(Folder):
+    """A tree that was published with a number of images, of which some may be there."""
+
+    part: bool = False
+    """Whether fewer images than were published will do."""
+
+    def found(self, folder: Path) -> Found | None:
+        found = super().found(folder)
+        if found is None or self._is_part(found) != self.part:
+            return None
+        return dataclasses.replace(found, part=self.part)
+
+    def as_it_lies(self, folder: Path) -> Source:
+        found = super().found(folder)
+        return self if found is None else dataclasses.replace(self, part=self._is_part(found))
+
+    def lacking(self, folder: Path) -> str:
+        found = super().found(folder)
+        if found is None:
+            return super().lacking(folder)
+        return f"{self.missing(folder)} holds {len(found.paths):,} images and {self.name} has {sum(self.samples):,}"
+
+    def note(self, held: int) -> str:
+        """That it is a part, where it is."""
+        return f"a part of {self.name}: {held:,} of {sum(self.samples):,} images" if self.part else ""
+
+    def _is_part(self, found: Found) -> bool:
+        return len(found.paths) < sum(self.samples)
+
+
+@spec
+class Pacs(PublishedTree):
     """PACS (Li et al., 2017): photos, art paintings, cartoons and sketches of seven classes."""
 
     name: ClassVar[str] = "pacs"
@@ -173,8 +198,8 @@ class Pacs(Folder):
         return "; ".join(filter(None, ("PACS in place of Office-Home", super().note(held))))
 
 
-@dataclass(frozen=True, config=STRICT)
-class OfficeHome(Folder):
+@spec
+class OfficeHome(PublishedTree):
     """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world images of 65 classes."""
 
     name: ClassVar[str] = "office-home"
@@ -186,7 +211,7 @@ class OfficeHome(Folder):
     path: str = "office-home"
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class MnistM(Parted):
     """MNIST-M (Ganin et al., 2016) as published, in `mnist_m/`, or the part `mnistm-4k.npz`."""
 
@@ -206,11 +231,20 @@ class MnistM(Parted):
         train, test = map(read_list, paths)
         return build([train], [test], **self.about())
 
+    def reads(self, folder: Path) -> Iterable[Path]:
+        found = self.there(folder)
+        lists = () if found.part else found.paths
+        return [*found.paths, *(path for each in lists for path in sorted(images_of(each).iterdir()))]
+
 
 def read_list(path: Path) -> Block:
     """Images named in a text file, one `name label` a line, in the folder beside it that it is named after."""
     with reading(path):
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
-    folder = path.with_name(path.name.removesuffix("_labels.txt"))
-    return block(read_images([folder / name for name in names], 32), labels, 10, path)
+    return block(read_images([images_of(path) / name for name in names], 32), labels, 10, path)
+
+
+def images_of(path: Path) -> Path:
+    """The folder that a text file is about."""
+    return path.with_name(path.name.removesuffix("_labels.txt"))

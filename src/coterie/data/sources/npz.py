@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
-
 from coterie.data.pool import Pool
 from coterie.data.sources.base import Found, Source
 from coterie.data.sources.blocks import build, npz_counts, read_npz
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Npz"]
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Npz(Source):
     """Images as uint8, N x H x W or N x H x W x C or N x C x H x W; there are as many classes as the largest label says."""
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Parted
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Svhn"]
 
@@ -34,7 +33,7 @@ def read_mat(path: Path) -> Block:
     return block(x, labels % 10, 10, path)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Svhn(Parted):
     """SVHN from `svhn/train_32x32.mat` and `svhn/test_32x32.mat`, or the part `svhn-6k.npz`."""
 

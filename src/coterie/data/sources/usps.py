@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
-from coterie.settings import STRICT
+from coterie.settings import spec
 
 __all__ = ["Usps"]
 
@@ -39,7 +38,7 @@ def read_libsvm(path: Path) -> Block:
     return block(x, labels - 1, 10, path)
 
 
-@dataclass(frozen=True, config=STRICT)
+@spec
 class Usps(Source):
     """USPS, 7,291 + 2,007 digits of 16x16."""
 

@@ -1,7 +1,7 @@
-"""FCCL's images from finished runs: what models make of their own and of foreign domains (Figure 4), cross-correlation on public and
+"""FCCL's figures from finished runs: what models make of their own and of foreign domains (Figure 4), cross-correlation on public and
 private data (Figure 5), and own-domain accuracy and local loss over rounds (Figure 6).
 
-    python examples/04_fccl_figures.py RUN [RUN ...] --out FOLDER [--data FOLDER] [--images 60]
+    python studies/fccl_figures.py RUN [RUN ...] --out FOLDER [--data FOLDER] [--images 60]
 
 Each RUN is a folder that `coterie run` or `coterie compare` has written for clients with domains, one per method. Figure 4 is a t-SNE
 (scikit-learn) of what the head of each client's network sees of every domain's test images; Figures 5 and 6 are read off the

@@ -1,4 +1,4 @@
-"""The examples that are scripts: their parts on little data, so that they run when somebody wants them."""
+"""The scripts of `studies/`: their parts on little data, so that they run when somebody wants them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from coterie.running.rounds import run
 from coterie.site import SERVER, ModelCache
 from coterie.training.objectives import Step
 
-FOLDER = Path(__file__).parents[1] / "examples"
+FOLDER = Path(__file__).parents[1] / "studies"
 
 
-def example(name: str) -> ModuleType:
+def study(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +34,7 @@ def example(name: str) -> ModuleType:
 @pytest.fixture(scope="module")
 def digits() -> tuple[Experiment, Record]:
     table = {
-        "name": "example",
+        "name": "study",
         "data": {"source": "digits", "size": 8, "channels": 3, "train": 80, "test": 20},
         "partition": {"name": "classes", "clients": 4, "per_client": 3},
         "model": "wrn-10-1",
@@ -46,7 +46,7 @@ def digits() -> tuple[Experiment, Record]:
 
 def test_the_frontier(digits, tmp_path) -> None:
     """Every arm is a method that fits; some are measured; tables and figure come out."""
-    frontier = example("02_metadata_frontier")
+    frontier = study("metadata_frontier")
     plan, model = digits
     population, arms = plan.population(), list(frontier.arms())
     assert len(set(arms)) == len(arms) == 3 * (len(SELECTIONS.specs) + 4) + len(frontier.HELP)
@@ -66,14 +66,14 @@ def test_the_frontier(digits, tmp_path) -> None:
 
 
 def test_the_server_takes_as_many_steps_whatever_the_maps() -> None:
-    frontier = example("02_metadata_frontier")
+    frontier = study("metadata_frontier")
     arm = frontier.Arm("G1", "kmeans")
     assert [arm.training(maps, 100).epochs for maps in (10, 50, 200, 2000)] == [100, 100, 25, 3]
 
 
 def test_the_reconstruction(digits, tmp_path) -> None:
     """Images come back to scale, equal ones score best, and the decoder gives images of the right shape for every level."""
-    rebuild = example("03_reconstruction")
+    rebuild = study("reconstruction")
     plan, model = digits
     population = plan.population()
     site = population.site(0, 1, ModelCache())
@@ -96,7 +96,7 @@ def test_the_reconstruction(digits, tmp_path) -> None:
 
 def test_the_figures_of_fccl(tmp_path) -> None:
     """From runs on digits in four styles: every client's embedding, matrices where the method shows them, curves."""
-    figures = example("04_fccl_figures")
+    figures = study("fccl_figures")
     runs = []
     for method in ("fccl", "local"):
         changes = ["rounds=2", f'method={{name="{method}",pretraining=1}}', "engine.name=inline", "data.test=80"]

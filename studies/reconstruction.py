@@ -5,7 +5,7 @@ of the same kind can train a decoder on pairs of map and image; here on half of 
 tested on others that neither the decoder nor the network has seen. Printed for each level: mean squared error, PSNR and SSIM (7x7
 windows) of images in [0, 1], beside those of the mean image, which knows nothing of the map.
 
-    python examples/03_reconstruction.py --data FOLDER --out reconstruction
+    python studies/reconstruction.py --data FOLDER --out reconstruction
 
 writes `reconstruction.md` and `reconstruction.png` (original, G1, G2, G3). `--images 100 --rounds 1 --epochs 1` shows that it runs.
 """
@@ -77,7 +77,7 @@ def federated(options: argparse.Namespace) -> tuple[Population, Record]:
         {
             "name": "reconstruction",
             "rounds": options.rounds,
-            "data": {"source": "cifar10", "train": 2 * options.images, "test": options.test},
+            "data": {"source": {"name": "cifar10", "part": True}, "train": 2 * options.images, "test": options.test},
             "partition": {"name": "classes", "clients": 20, "per_client": 2},
             "model": "wrn-10-1",
             "method": {"name": "fedavg", "weighting": "uniform"},

@@ -4,7 +4,7 @@ The composed model of split training never feeds back into the global one. So Fe
 selection, precision, few-shot option) is then measured on its last global model: clients choose and pack maps, the server trains the
 upper part on them, and the composed network is tested. All arms take about as many steps at the server, however many maps there are.
 
-    python examples/02_metadata_frontier.py --data FOLDER --out frontier
+    python studies/metadata_frontier.py --data FOLDER --out frontier
 
 writes `frontier.csv` (a row for each arm and seed), `frontier.md` (means, and how much of the gap between few maps and all maps each
 few-shot option closes) and the figure `frontier` (PDF, SVG and PNG). `--train 200 --rounds 1 --steps 1 --seeds 0` shows in a minute that
@@ -121,7 +121,7 @@ def federated(options: argparse.Namespace, seed: int) -> tuple[Population, Recor
             "name": "metadata-frontier",
             "seed": seed,
             "rounds": options.rounds,
-            "data": {"source": "cifar10", "train": options.train, "test": options.test},
+            "data": {"source": {"name": "cifar10", "part": True}, "train": options.train, "test": options.test},
             "partition": {"name": "classes", "clients": 20, "per_client": 2},
             "model": "wrn-10-1",
             "method": {"name": "fedavg", "weighting": "uniform"},

@@ -1,0 +1,154 @@
+"""The two-stream constraint of FedMMD's paper and its L2 rival: Yao et al., arXiv 1908.05891, section 3.1.
+
+Beside the network that a client trains runs a second stream, the received model, frozen, on the same samples. What the outputs of
+the two differ by is added to the loss: the squared maximum mean discrepancy under several Gaussian kernels (MMD), or half the squared
+difference (L2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from coterie.models import staged
+from coterie.models.fused import FusedNet
+from coterie.record import Record
+from coterie.settings import NotNegative, Spec, spec
+from coterie.site import Site
+from coterie.training.loop import Frozen
+from coterie.training.objectives import Objective, Step
+
+__all__ = ["MMD", "WIDTHS", "L2Regulariser", "L2Settings", "MMDRegulariser", "MMDSettings", "Regulariser", "SquaredDistance", "mmd2"]
+
+Output = Literal["logits", "features"]
+Kernels = Literal["fixed", "mean"]
+Reduction = Literal["sum", "mean"]
+
+WIDTHS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 100.0, 1e3, 1e4, 1e5, 1e6)
+"""The authors' nineteen kernels: each number plays the role of a variance, exp(-d^2 / (2 width))."""
+
+
+def mmd2(x: Tensor, y: Tensor, kernels: Kernels = "fixed") -> Tensor:
+    """The biased estimate of MMD^2 (all pairs, diagonals included) under a sum of Gaussian kernels.
+
+    >>> x = torch.tensor([[0.0], [1.0]])
+    >>> mmd2(x, x).item(), mmd2(x, x + 1).item() > 0
+    (0.0, True)
+    """
+    joint = torch.cat([x, y])
+    squared = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
+    if kernels == "fixed":
+        widths = 2 * squared.new_tensor(WIDTHS)
+    else:
+        mean = squared.detach().sum() / (len(joint) ** 2 - len(joint))
+        least = torch.finfo(mean.dtype).tiny / torch.finfo(mean.dtype).eps  # so that one over a quarter of it is still a number
+        widths = mean.clamp(min=least) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0])
+    kernel = torch.exp(-squared[..., None] / widths).sum(-1)
+    n = len(x)
+    return (kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()).clamp(min=0)
+
+
+def _streams(step: Step, on: Output) -> tuple[Tensor, Tensor]:
+    return step.frozen[f"global {on}"].flatten(1), (step.logits if on == "logits" else step.features).flatten(1)
+
+
+@dataclass(frozen=True)
+class MMD(Objective):
+    """MMD^2 between the frozen global stream and the local one."""
+
+    on: Output = "logits"
+    kernels: Kernels = "fixed"
+    floor: float = 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        return mmd2(*_streams(step, self.on), kernels=self.kernels).clamp(min=self.floor)
+
+
+@dataclass(frozen=True)
+class SquaredDistance(Objective):
+    """Half the squared difference between the streams, summed over outputs, and over the batch or its mean."""
+
+    on: Output = "logits"
+    reduction: Reduction = "sum"
+
+    def __call__(self, step: Step) -> Tensor:
+        theirs, ours = _streams(step, self.on)
+        total = 0.5 * (ours - theirs).square().sum()
+        return total if self.reduction == "sum" else total / len(ours)
+
+
+class Regulariser(Spec):
+    """One addition to the clients' loss."""
+
+    def objective(self) -> Objective:
+        """The term with its weight."""
+        raise NotImplementedError
+
+    def frozen(self, site: Site, start: Record) -> Mapping[str, Frozen]:
+        """The frozen functions it looks at, by name; none where its weight is 0."""
+        return {}
+
+
+@spec
+class MMDSettings:
+    """How the two streams are compared by MMD."""
+
+    lam: NotNegative = 0.1
+    on: Output = "logits"
+    """What the two streams are compared on; the authors' code takes the logits, the paper says "outputs"."""
+    kernels: Kernels = "fixed"
+    """`fixed`: the authors' nineteen widths; `mean`: five around the mean squared distance of the joint batch."""
+    floor: NotNegative = 0.0
+    """Values below it do not push; the authors' code has 1e-4."""
+
+
+@spec
+class L2Settings:
+    """How the two streams are compared by their squared difference."""
+
+    lam: NotNegative = 0.01
+    on: Output = "logits"
+    reduction: Reduction = "sum"
+    """Over the batch: the authors' code sums, which makes it strong."""
+
+
+class TwoStream(Regulariser):
+    """A second stream beside the trained one: the received model, frozen, on the same samples."""
+
+    lam: float
+    on: Output
+
+    def frozen(self, site: Site, start: Record) -> Mapping[str, Frozen]:
+        if self.lam == 0:
+            return {}
+        look = (lambda net, x: net(x)) if self.on == "logits" else _features
+        return {f"global {self.on}": site.frozen(start, "global stream", look)}
+
+
+def _features(net: nn.Module, x: Tensor) -> Tensor:
+    seen: Tensor = net.features(x) if isinstance(net, FusedNet) else staged(net).features(x)
+    return seen
+
+
+@spec
+class MMDRegulariser(MMDSettings, TwoStream):
+    """FedMMD's: lambda times the squared maximum mean discrepancy between the two streams."""
+
+    name: ClassVar[str] = "mmd"
+
+    def objective(self) -> Objective:
+        return self.lam * MMD(self.on, self.kernels, self.floor)
+
+
+@spec
+class L2Regulariser(L2Settings, TwoStream):
+    """The rival in FedMMD's paper: lambda/2 times the squared difference of the two streams."""
+
+    name: ClassVar[str] = "l2"
+
+    def objective(self) -> Objective:
+        return self.lam * SquaredDistance(self.on, self.reduction)
