@@ -41,7 +41,7 @@ def test_a_finished_run_says_so_at_once(tmp_path, lines) -> None:
     assert watch(tmp_path, console).state == "finished"
     assert "conformance fedavg seed 0: finished" in seen(console)
     assert "round 3/3" in seen(console)
-    last = [json.loads(line) for line in lines if '"accuracy"' in line and '"global"' in line][-1]["value"]
+    last = [json.loads(line) for line in lines if '"metric":"accuracy"' in line and '"protocol":"global"' in line][-1]["value"]
     assert f"{100 * last:.2f}%" in seen(console)
 
 

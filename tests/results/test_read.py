@@ -157,3 +157,19 @@ def test_a_ledger_of_a_thousand_rounds_is_parsed_once_a_round_and_not_once_a_mes
     page = write_page(found, tmp_path / "report.html")
     assert page.stat().st_size < 2e6
     assert "300 of 1,000 measured rounds are drawn" in page.read_text()
+
+
+def test_models_on_every_domain_are_read_by_their_pieces_too(tmp_path, monkeypatch) -> None:
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        for round in range(1, 31):
+            for client in range(4):
+                about = {"round": round, "protocol": "domain", "client": client, "metric": "accuracy"}
+                for domain in ("plain", "noisy"):
+                    ledger.write("evaluation", **about, domain=domain, value=0.01 * round + 0.1 * client)
+            ledger.write("evaluation", round=round, protocol="intra", client=None, metric="accuracy", clients=4, value=0.01 * round)
+    assert read_run(tmp_path).tally == slowly(tmp_path)
+    parsed: list[int] = []
+    take = Tally.on_event
+    monkeypatch.setattr(Tally, "on_event", lambda tally, event: (parsed.append(1), take(tally, event))[1])
+    read_run(tmp_path)
+    assert len(parsed) < 4 * 2 + 30 * 2 + 4 * 2 + 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from coterie.errors import UserError
 from coterie.ledger import Event
-from coterie.results.tally import Seen, Tally
+from coterie.results.tally import Tally
 
 __all__ = ["LEDGER", "Run", "read_run"]
 
@@ -72,9 +72,9 @@ class _Reader:
         self._rounds: dict[bytes, int] = {}
         """An exchange up to its task, or an evaluation up to its round -> the round."""
         self._last: dict[bytes, tuple[int, float]] = {}
-        """Protocol, client and metric of a client's evaluation -> the latest round and value."""
-        self._whose: dict[bytes, tuple[str, str, int]] = {}
-        """The same -> protocol, metric and client."""
+        """A client's evaluation from its protocol up to its value -> the latest round and value."""
+        self._whose: dict[bytes, Event] = {}
+        """The same -> the event with which it came first."""
         self._latest: dict[tuple[str, int | None], bytes] = {}
         """Name and client of a logged array -> its latest line, parsed at the end."""
         self._damaged: list[int] = []
@@ -135,15 +135,14 @@ class _Reader:
             self._numbers[rest] = self._contents.setdefault(content, len(self._contents))
 
     def _learn_evaluation(self, event: Event, line: bytes) -> None:
-        """Only a plain line of one client, with nothing after the value, can come again with another value; any other is later than it."""
+        """Of a client only the last matters: a line that ends in its value can come again with another. Means are all parsed."""
         head, _, rest = line.partition(b',"protocol":')
         key, _, _ = rest.rpartition(b',"value":')
-        keys = ("event", "round", "protocol", "client", "metric", "value")
-        if tuple(event) == keys and line.startswith(_written(event, *keys[:-1]) + b',"value":'):
+        *keys, last = event
+        if last == "value" and keys[:3] == ["event", "round", "protocol"] and line.startswith(_written(event, *keys) + b',"value":'):
             self._rounds[head] = event["round"]
             if event["client"] is not None:
-                self._last[key] = (event["round"], float(event["value"]))
-                self._whose[key] = (event["protocol"], event["metric"], event["client"])
+                self._last[key], self._whose[key] = (event["round"], float(event["value"])), event
         elif key in self._last:
             del self._last[key], self._whose[key]
 
@@ -171,9 +170,8 @@ class _Reader:
         for head, counts in self._sent.items():
             for number, times in counts.items():
                 self.tally.add_bytes(self._rounds[head], *contents[number], times)
-        for key, (protocol, metric, client) in self._whose.items():
-            found = self.tally.clients[protocol][metric]
-            found[client] = max(Seen(*self._last[key]), found[client], key=lambda seen: seen.round)
+        for key, (round, value) in sorted(self._last.items(), key=lambda item: item[1][0]):
+            self.tally.on_event({**self._whose[key], "round": round, "value": value})
         for pieces in (self._sent, self._numbers, self._contents):
             pieces.clear()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.data.compose import draw_rows, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
@@ -27,7 +27,7 @@ from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
 from coterie.data.pool import Partition, Pool
 from coterie.data.sources import SOURCES, Source
-from coterie.engines import Engine, build_engine
+from coterie.engines import Engine, build_engine, known
 from coterie.errors import UserError, nearest
 from coterie.method import Method
 from coterie.methods import METHODS
@@ -142,7 +142,7 @@ class NewClients(Section):
 class EngineSettings(Section):
     """Where clients run; never changes a result."""
 
-    name: str = "processes"
+    name: Annotated[str, AfterValidator(known)] = "processes"
     """`processes`, `inline`, or your own as `package.module:Class`."""
     workers: Count | None = None
     """None for one per core."""

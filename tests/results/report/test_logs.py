@@ -77,7 +77,7 @@ def test_large_matrices_and_many_images_are_cut_down_and_say_so() -> None:
 
 def test_the_matrix_of_models_by_domains(tmp_path) -> None:
     """Every number of the heat map is the ledger's of the last round; rows say whose model it is; one scale for every method."""
-    changes = ["rounds=2", 'method={name="local",pretraining=1}', "data.test=80"]
+    changes = ["rounds=2", "method=local", "pretraining=1", "data.test=80"]
     run(Experiment.load("digit-styles", changes), tmp_path / "run", engine=Inline())
     shown = {each["title"]: each for each in logs_of(gather([tmp_path / "run"]))}
     matrix = shown["Every model on every domain: accuracy"]

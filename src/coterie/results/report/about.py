@@ -69,7 +69,7 @@ def facts(report: Report) -> str:
     epochs, batch = agreed("training.epochs"), agreed("training.batch")
     parts.append(f"{_several(epochs, 'local epoch')} per round" if isinstance(epochs, int) else "")
     parts.append(f"batches of {batch}" if batch else "")
-    pretraining = agreed("method.pretraining")
+    pretraining = agreed("pretraining")
     parts.append(f"{_several(pretraining, 'epoch')} of pretraining" if isinstance(pretraining, int) and pretraining else "")
     return " · ".join(part for part in parts if part)
 

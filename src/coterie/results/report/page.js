@@ -112,7 +112,7 @@ const targets = () => {
     const longest = Math.max(0, ...list.map((i) => found.bars[i][T.what] || 0)) || 1;
     const data = list.map((i, k) => ({ type: "bar", orientation: "h", y: [D.arms[i].label], x: [found.bars[i][T.what] || 0], name: D.arms[i].label, text: [text[k]], textposition: "outside", cliponaxis: false,
       marker: { color: colour(i), pattern: { shape: PATTERNS[i % 8], fillmode: "overlay", fgcolor: faint(dark() ? "#0e1318" : "#ffffff", 0.75), fgopacity: 1, size: 8, solidity: 0.22 } }, width: 0.6, hovertemplate: `<b>${D.arms[i].label}</b><br>${text[k]}<extra></extra>` }));
-    const axis = T.what === "bytes" ? { tickformat: "~s", ticksuffix: "B" } : {};
+    const axis = T.what === "bytes" ? { tickformat: "~s", ticksuffix: "B" } : T.what === "rounds" && longest < 10 ? { dtick: 1 } : {};
     return { data, layout: { ...lying(list, T.what === "bytes" ? "sent, up and down" : T.what, { range: [0, longest * (narrow() ? 1.75 : 1.3)], ...axis, visible: list.some((i) => found.bars[i][T.what] !== null) }), saveLegend: false } };
   };
   const redraw = () => { chart.redraw(); table.redraw(); };
