@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from coterie.errors import UserError
@@ -142,3 +143,12 @@ def test_files_that_are_none(tmp_path) -> None:
 def test_a_users_own_method_by_its_path() -> None:
     plan = Experiment.parse({**GOOD, "method": {"name": "coterie.methods.fedprox:FedProx", "mu": 0.5}})
     assert plan.method == FedProx(mu=0.5)
+
+
+def test_two_sources_of_one_name_are_two_domains(tmp_path) -> None:
+    for name in ("a", "b"):
+        x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6, dtype=np.uint8) % 2
+        np.savez(tmp_path / f"{name}.npz", x_train=x[:4], y_train=y[:4], x_test=x[4:], y_test=y[4:])
+    data = {"source": [{"name": "npz", "path": f"{name}.npz"} for name in ("a", "b")]}
+    pool = Experiment.load("digits-two-class").overridden({"data": data}).data.load(tmp_path, 0)
+    assert (pool.domains, len(pool)) == (("npz-1", "npz-2"), 12)

@@ -22,18 +22,22 @@ from pydantic import Field, ValidationError
 from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
-from coterie.results.tables import Cell, Sheet, as_markdown, percent
-from coterie.running.experiment import Experiment, Section, assign, find, tomllib_load
+from coterie.results.tables import Cell, Sheet, as_markdown, estimated
+from coterie.running.experiment import Experiment, Section
+from coterie.running.files import assign, find, load_toml
 from coterie.running.rounds import LEDGER
 from coterie.settings import ProperShare, Whole, explain
-from coterie.studies.compare import Arm, Watch, arm, compare
+from coterie.studies.arms import Arm, arm, leaves
+from coterie.studies.compare import Watch, compare
 
 __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
 
 Measure = Literal["rounds", "last", "best", "new_client epochs", "new_client accuracy"]
 ACCURACIES = ("last", "best", "new_client accuracy")
 """Measures that are shares of 1."""
-Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here", "not judged"]
+SMOKE = "smoke"
+"""The scale that only shows that a recipe runs: too small for a verdict on any claim."""
 
 
 class Key(NamedTuple):
@@ -148,7 +152,7 @@ class Recipe(Section):
         if path is None:
             raise UserError(f"recipe '{name}' is neither a file nor the name of one: {nearest(name, known)}")
         try:
-            recipe = cls.model_validate_json(json.dumps({"name": path.stem, **tomllib_load(path)}))
+            recipe = cls.model_validate_json(json.dumps({"name": path.stem, **load_toml(path)}))
         except ValidationError as error:
             raise UserError(f"{path}: {explain(error, fields=cls.model_fields)}") from None
         recipe.check()
@@ -226,7 +230,7 @@ class Found:
 
     def __str__(self) -> str:
         if self.measure in ACCURACIES:
-            return "-" if self.estimate is None else percent(self.estimate)
+            return estimated(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
         return f"{self.estimate.mean:.4g}" + ("" if self.estimate.spread is None else f" ± {self.estimate.spread:.2g}")
@@ -287,43 +291,45 @@ class Reproduction:
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
-        from coterie.results.report.style import save, styled
+        from coterie.style import save_figure, styled
 
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
-            save(figure_of(self.table()), folder, "result", ("svg", "png"))
+            save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
         (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
         (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
 
 
 def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None) -> Reproduction:
     """Run every cell of a recipe with every seed, reusing what is there, and judge its claims."""
-    arms = arms_for(recipe, scale, runs)
-    found = {each.folder: summary for each, summary in zip(arms, compare(arms, watch, data=data, jobs=jobs), strict=True)}
+    arms = arms_for(recipe, scale, runs, data)
+    summaries = compare(arms, watch, data=data, jobs=jobs).complete().summaries
+    found = {each.folder: summary for each, summary in zip(arms, summaries, strict=True)}
     paper = dict(recipe.numbered())
     cells = {}
     for key, plan in cells_of(recipe, scale):
-        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan)]
+        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan, data)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    return Reproduction(recipe, scale, cells, [judge(claim, cells) for claim in recipe.claims], about)
+    judged = [_not_judged(claim) if scale == SMOKE and claim.comparisons else judge(claim, cells) for claim in recipe.claims]
+    return Reproduction(recipe, scale, cells, judged, about)
 
 
-def arms_for(recipe: Recipe, scale: str, runs: Path) -> list[Arm]:
+def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
     """The runs that a scale needs, each once."""
     if scale not in recipe.scales:
         raise UserError(f"recipe '{recipe.name}' has no scale '{scale}': {nearest(scale, recipe.scales)}")
-    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan))
+    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan, data))
     return list({each.folder: each for each in arms}.values())
 
 
-def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan) -> list[Arm]:
-    return [arm(plan.experiment.replace(seed=seed), runs, str(key)) for seed in recipe.scales[scale].seeds]
+def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan, data: Path | None) -> list[Arm]:
+    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in recipe.scales[scale].seeds]
 
 
 def cells_of(recipe: Recipe, scale: str) -> Iterator[tuple[Key, Plan]]:
     """The cells that a scale runs, with the experiment of each."""
-    base = tomllib_load(find(recipe.experiment)) if isinstance(recipe.experiment, str) else recipe.experiment
+    base = load_toml(find(recipe.experiment)) if isinstance(recipe.experiment, str) else recipe.experiment
     for key, _ in recipe.numbered():
         changes = [change for change in (*recipe.changes, *recipe.scales[scale].changes) if change.concerns(key)]
         if not any(change.skip for change in changes):
@@ -350,6 +356,10 @@ def judge(claim: Claim, cells: Mapping[Key, Found]) -> Judged:
     seeds = range(min((len(cell.values) for cell in cells.values()), default=0))
     alone = [{key: cell.at(seed) for key, cell in cells.items()} for seed in seeds]
     return Judged(claim, verdict, found, tuple(sum(_holds(each, one) is True for one in alone) for each in claim.comparisons))
+
+
+def _not_judged(claim: Claim) -> Judged:
+    return Judged(claim, "not judged", (), ())
 
 
 def _holds(comparison: Comparison, cells: Mapping[Key, Found]) -> bool | None:
@@ -379,7 +389,7 @@ def _key(text: str) -> Key:
 def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
     table = copy.deepcopy(dict(base))
     for change in changes:
-        for path, value in _leaves(change.set):
+        for path, value in leaves(change.set):
             assign(table, path, copy.deepcopy(value))  # a later change may reach into it
     measure, protocol, target, epoch = (_last(changes, name) for name in ("measure", "protocol", "target", "epoch"))
     needed = {"rounds": target, "new_client accuracy": epoch}.get(measure, measure)
@@ -399,15 +409,6 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
 
 def _last(changes: Sequence[Change], name: str) -> Any:
     return next((value for change in reversed(changes) if (value := getattr(change, name)) is not None), None)
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths and values; a table with a name is a value."""
-    for key, value in table.items():
-        if isinstance(value, dict) and "name" not in value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _found(plan: Plan, paper: float | None, summaries: Sequence[Mapping[str, Any]]) -> Found:
@@ -477,6 +478,8 @@ def _verdicts(judged: Sequence[Judged], seeds: int) -> Sheet:
 
 
 def _detail(each: Judged, seeds: int) -> str:
+    if each.verdict == "not judged":
+        return "smoke scale only shows that the recipe runs"
     if not each.comparisons:
         return each.claim.untestable
     holds, open_ = each.comparisons.count(True), each.comparisons.count(None)
