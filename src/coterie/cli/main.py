@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,26 @@ class Kind(StrEnum):
     datasets = "datasets"
     partitions = "partitions"
     selections = "selections"
+    regularisers = "regularisers"
+    optimisers = "optimisers"
+    schedules = "schedules"
+    engines = "engines"
+    protocols = "protocols"
     experiments = "experiments"
+
+
+REGISTRIES = {
+    Kind.methods: ("methods", "METHODS"),
+    Kind.models: ("models", "MODELS"),
+    Kind.datasets: ("data.sources", "SOURCES"),
+    Kind.partitions: ("data.partitions", "PARTITIONS"),
+    Kind.selections: ("data.selection", "SELECTIONS"),
+    Kind.regularisers: ("methods.regularisers", "REGULARISERS"),
+    Kind.optimisers: ("training.optimisers", "OPTIMISERS"),
+    Kind.schedules: ("training.optimisers", "SCHEDULES"),
+    Kind.engines: ("engines", "ENGINES"),
+}
+"""Where each kind of thing is listed: imported when it is asked for."""
 
 
 @app.command("run")
@@ -71,6 +91,7 @@ def run_command(
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
     changed_code: Annotated[bool, typer.Option("--changed-code", help="With --resume: go on although the code has changed.")] = False,
     changed_data: Annotated[bool, typer.Option("--changed-data", help="With --resume: go on although the data have changed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say how much work it is, and do none of it.")] = False,
     data: DataFolder = None,
     track: Track = None,
     as_json: Json = False,
@@ -92,6 +113,9 @@ def run_command(
     if resume is None and (changed_code or changed_data):
         raise UserError("--changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
     plan = started(resume) if resume is not None else _offered(Experiment.load(str(experiment), overrides or ()), overrides or ())
+    if dry_run:
+        _tell_cost(plan, data)
+        return
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
     with watching(console, title, plan.rounds, quiet=quiet or as_json) as shown, tracking(track, folder, title) as tracked:
         if resume is not None:
@@ -180,6 +204,14 @@ def _tables(compared: Compared, baseline: str | None) -> Any:
     found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline if baseline in {arm.label for arm in arms} else None)
     runs = [{"method": arm.label, "seed": arm.experiment.seed, **each} for arm, each in zip(arms, compared.summaries, strict=True)]
     return comparison(f"{arms[0].experiment.name}, {arms[0].experiment.rounds} rounds", found), found, runs
+
+
+def _tell_cost(plan: Experiment, data: Path | None) -> None:
+    """How much a run would do, after everything that can be checked beforehand was."""
+    from coterie.running.cost import cost_of
+
+    for sentence in cost_of(plan, plan.population(data)).sentences():
+        console.print(sentence, soft_wrap=True, highlight=False)
 
 
 def _offered(plan: Experiment, overrides: Sequence[str]) -> Experiment:
@@ -313,21 +345,14 @@ def _listed(kind: Kind) -> dict[str, str]:
         from coterie.running.files import embedded
 
         return {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in embedded().items()}
-    from coterie.data.partitions import PARTITIONS
-    from coterie.data.selection import SELECTIONS
-    from coterie.data.sources import SOURCES
-    from coterie.methods import METHODS
-    from coterie.models import MODELS
+    if kind is Kind.protocols:
+        from coterie.protocols import PROTOCOLS
 
-    registries: dict[Kind, Registry[Any]] = {
-        Kind.methods: METHODS,
-        Kind.models: MODELS,
-        Kind.datasets: SOURCES,
-        Kind.partitions: PARTITIONS,
-        Kind.selections: SELECTIONS,
-    }
-    registry = registries[kind]
-    return {name: (registry.find(name).__doc__ or "").strip().split("\n")[0] for name in registry}
+        return {name: each.sentence for name, each in PROTOCOLS.items()}
+    home, name = REGISTRIES[kind]
+    registry: Registry[Any] | dict[str, type] = getattr(import_module(f"coterie.{home}"), name)
+    classes = registry if isinstance(registry, dict) else registry.specs
+    return {name: (each.__doc__ or "").strip().split("\n")[0] for name, each in classes.items()}
 
 
 def _seeds(text: str) -> list[int]:
