@@ -11,7 +11,8 @@ import pytest
 from coterie.cli import main as cli
 from coterie.data.partitions import IID
 from coterie.models import CNN
-from coterie.studies.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes
+from coterie.studies.recipe import Claim, Comparison, Key, Recipe, cells_of, recipes
+from coterie.studies.reproduce import Measured, judge
 
 RECIPE = """
 title = "Digits"
@@ -90,8 +91,8 @@ def call(capsys, monkeypatch, tmp_path):
     return run
 
 
-def cell(*values: float | None, rounds: int = 100) -> Found:
-    return Found(None, "rounds", values, rounds)
+def cell(*values: float | None, rounds: int = 100) -> Measured:
+    return Measured(None, "rounds", values, rounds)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ target = 0.15
 
 [[changes]]
 column = "new_clients"
-measure = "new_client accuracy"
+measure = "new client accuracy"
 epoch = 2
 
 [[changes]]

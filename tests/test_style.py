@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from coterie.data.drawing import draw
+from coterie.data.drawing import draw_partition
 from coterie.data.partitions import IID
 from coterie.data.pool import Pool
 from coterie.style import FORMATS, blank, colour, line_of, save_figure, styled
@@ -26,7 +26,7 @@ def test_the_same_figure_gives_the_same_bytes_in_every_format(tmp_path) -> None:
 
 def test_a_partition_has_the_colours_of_results() -> None:
     pool = Pool(np.zeros((40, 1, 2, 2), np.uint8), np.arange(40) % 4, train=30, classes=4)
-    bars = draw(pool, IID(clients=3).partition(pool, 0)).axes[0].patches
+    bars = draw_partition(pool, IID(clients=3).partition(pool, 0)).axes[0].patches
     assert {to_hex(bar.get_facecolor()) for bar in bars} == {colour(0).lower()}
 
 

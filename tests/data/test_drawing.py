@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from coterie.data.drawing import count, draw, save
+from coterie.data.drawing import count, draw_partition, save
 from coterie.data.partitions import IID, Dirichlet, Domains, Partitioner, Quantity
 from coterie.data.pool import Pool
 from coterie.errors import UserError
@@ -48,7 +48,7 @@ def test_counts_include_validation_rows() -> None:
 )
 def test_any_partition_is_drawn_on_a_page(partition: Partitioner, classes: int, labels: set[str], tmp_path: Path) -> None:
     pool = pool_of(6000, classes)
-    figure = draw(pool, partition.partition(pool, 0), "a title")
+    figure = draw_partition(pool, partition.partition(pool, 0), "a title")
     assert {axes.get_ylabel() for axes in figure.axes} - {"share of the client's samples"} == labels
     assert figure.get_suptitle() == "a title"
     assert figure.get_figwidth() <= 7.2
@@ -60,7 +60,7 @@ def test_the_largest_bubble_is_the_largest_count() -> None:
     pool = pool_of(1000)
     partition = Dirichlet(clients=6, alpha=0.3).partition(pool, 0)
     table = count(pool, partition)
-    bubbles = draw(pool, partition, "").axes[1].collections[0]
+    bubbles = draw_partition(pool, partition, "").axes[1].collections[0]
     client, kind = bubbles.get_offsets()[np.argmax(bubbles.get_sizes())]
     assert table[int(client), int(kind)] == table.max()
     assert len(bubbles.get_sizes()) == np.count_nonzero(table)
@@ -68,7 +68,7 @@ def test_the_largest_bubble_is_the_largest_count() -> None:
 
 def test_domains_have_a_colour_and_a_name_each() -> None:
     pool = pool_of(300)
-    figure = draw(pool, Domains().partition(pool, 0), "")
+    figure = draw_partition(pool, Domains().partition(pool, 0), "")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
     assert len({bar.get_facecolor() for bar in figure.axes[0].patches}) == 3
 
@@ -77,7 +77,7 @@ def test_domains_have_a_colour_and_a_name_each() -> None:
 def test_saved_images_repeat_to_the_byte(form: str, magic: bytes, tmp_path: Path) -> None:
     pool = pool_of(300)
     partition = IID(clients=4).partition(pool, 0)
-    first, second = (save(draw(pool, partition, "iid"), tmp_path / "new folder" / f"{name}.{form}").read_bytes() for name in "ab")
+    first, second = (save(draw_partition(pool, partition, "iid"), tmp_path / "new folder" / f"{name}.{form}").read_bytes() for name in "ab")
     assert first.startswith(magic)
     assert first == second
 

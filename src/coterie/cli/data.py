@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for
 
 
 @app.command("list")
-def list_command(data: DataFolder = None, as_json: Json = False) -> None:
+def list_data_command(data: DataFolder = None, as_json: Json = False) -> None:
     """Every data set: whether it is there, its size and licence, and how to get it."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
@@ -107,12 +107,12 @@ def show_command(
     as_json: Json = False,
 ) -> None:
     """Draw who holds what in an experiment."""
-    from coterie.data.drawing import draw, save
+    from coterie.data.drawing import draw_partition, save
     from coterie.running.experiment import Experiment
 
     plan = Experiment.load(experiment, overrides or ())
     population = plan.population(data)
-    figure = draw(
+    figure = draw_partition(
         population.pool, population.partition, f"{plan.name}: {plan.partition.name} over {population.partition.clients:,} clients"
     )
     path = out or Path(f"{plan.name}-partition.png")

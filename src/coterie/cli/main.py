@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from coterie.settings import Registry
     from coterie.studies.arms import Arm
     from coterie.studies.compare import Compared, Watch
-    from coterie.studies.reproduce import Recipe
+    from coterie.studies.recipe import Recipe
 
 __all__ = ["main"]
 
@@ -41,7 +41,7 @@ console = Console()
 RUNS = Path("runs")
 """Where runs go unless somebody says otherwise."""
 
-File = Annotated[str, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")]
+ExperimentFile = Annotated[str, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override any key, e.g. training.epochs=5. Repeatable.")]
 SetAll = Annotated[
     list[str] | None,
@@ -133,7 +133,7 @@ def run_command(
 
 @app.command("compare")
 def compare_command(
-    experiment: File,
+    experiment: ExperimentFile,
     methods: Annotated[str, typer.Option("--methods", help='Names, separated by commas; with settings: "fedprox(mu=0.1),fedavg".')],
     seeds: Annotated[str, typer.Option("--seeds", help="Numbers, separated by commas, or from-to, e.g. 0-4.")] = "0",
     grid: Annotated[list[str] | None, typer.Option("--grid", help="Values of any key, e.g. method.mu=0.01,0.1. Repeatable.")] = None,
@@ -246,7 +246,8 @@ def reproduce_command(
 ) -> None:
     """Run a paper's table again: our numbers beside the paper's, and a verdict on each of its claims."""
     from coterie.results.tables import simple
-    from coterie.studies.reproduce import Recipe, arms_for, recipes, reproduce
+    from coterie.studies.recipe import Recipe, recipes
+    from coterie.studies.reproduce import arms_for, reproduce
 
     if listing == (name is not None):
         raise UserError("coterie reproduce takes either the name of a recipe or --list")

@@ -23,7 +23,7 @@ from coterie.data.pool import Partition, Pool, Rows, count
 from coterie.errors import UserError
 from coterie.style import FORMATS, PER_CENT, THOUSANDS, colour, styled, write_figure
 
-__all__ = ["count", "draw", "save"]
+__all__ = ["count", "draw_partition", "save"]
 
 FEW = 40
 """Clients up to which each has a column of its own, and classes up to which each has a row of bubbles."""
@@ -35,12 +35,12 @@ GREY = "#555555"
 Shares = NDArray[np.float64]
 
 
-def draw(pool: Pool, partition: Partition, title: str = "") -> Figure:
+def draw_partition(pool: Pool, partition: Partition, title: str = "") -> Figure:
     """Clients and classes of a partition, and domains where clients differ by them.
 
     >>> from coterie.data.partitions import IID
     >>> pool = Pool(np.zeros((40, 1, 2, 2), np.uint8), np.arange(40) % 4, train=30, classes=4)
-    >>> [axes.get_ylabel() for axes in draw(pool, IID(clients=3).partition(pool, 0), "digits").axes]
+    >>> [axes.get_ylabel() for axes in draw_partition(pool, IID(clients=3).partition(pool, 0), "digits").axes]
     ['samples', 'class']
     """
     table = count(pool, partition)

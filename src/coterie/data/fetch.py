@@ -26,9 +26,9 @@ from coterie.data.sources.base import File, Found, Source
 from coterie.data.sources.blocks import reading
 from coterie.errors import UserError
 
-__all__ = ["Report", "Row", "bars", "fetch", "fetch_file", "listing", "verify"]
+__all__ = ["FetchReport", "FetchRow", "bars", "fetch", "fetch_file", "listing", "verify"]
 
-Report = Callable[[str, int, int], None]
+FetchReport = Callable[[str, int, int], None]
 """Told a file's name, the bytes there so far and the bytes in all (0: unknown)."""
 
 CHUNK = 1 << 16
@@ -41,7 +41,7 @@ def silent(name: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def bars() -> Iterator[Report]:
+def bars() -> Iterator[FetchReport]:
     """A progress bar a file on the terminal, drawn while the context is open."""
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns) as progress:
@@ -55,14 +55,14 @@ def bars() -> Iterator[Report]:
         yield report
 
 
-def fetch(source: Source, folder: Path, progress: Report = silent) -> tuple[Path, ...]:
+def fetch(source: Source, folder: Path, progress: FetchReport = silent) -> tuple[Path, ...]:
     """Every file of `source` in `folder`, downloaded where it is missing or damaged; where they are."""
     if not source.files:
         raise UserError(f"{source.name} cannot be fetched: {source.how}")
     return tuple(path for file in source.files for path in fetch_file(file, folder, progress))
 
 
-def fetch_file(file: File, folder: Path, progress: Report = silent) -> tuple[Path, ...]:
+def fetch_file(file: File, folder: Path, progress: FetchReport = silent) -> tuple[Path, ...]:
     """One file, or the members of one archive, from the first mirror that has the right bytes."""
     leaves = tuple(folder / leaf for leaf in file.leaves)
     if all(matches(folder / leaf, checksum) for leaf, checksum in file.leaves.items()):
@@ -89,7 +89,7 @@ def matches(path: Path, checksum: str) -> bool:
     return path.is_file() and pooch.file_hash(str(path), alg=algorithm) == known.lower()
 
 
-def attempt(url: str, file: File, target: Path, progress: Report) -> str | None:
+def attempt(url: str, file: File, target: Path, progress: FetchReport) -> str | None:
     """Download from one mirror; None, or what went wrong. What was resumed and came out wrong is tried once more from its beginning."""
     resume = Resume(target.with_name(target.name + ".part"), progress, file.size)
     for _ in range(1 + resume.part.exists()):
@@ -110,7 +110,7 @@ class Resume:
     """A downloader for pooch that continues where the last attempt stopped."""
 
     part: Path
-    progress: Report = silent
+    progress: FetchReport = silent
     size: int = 0
 
     def __call__(self, url: str, output_file: str, caller: object) -> None:
@@ -167,7 +167,7 @@ def verify(source: Source, folder: Path) -> Pool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FetchRow:
     """What `coterie data list` tells of one source."""
 
     name: str
@@ -181,7 +181,7 @@ class Row:
     how: str
 
 
-def listing(folder: Path) -> list[Row]:
+def listing(folder: Path) -> list[FetchRow]:
     """Every registered source, in order; nothing is read but file names and label counts.
 
     >>> [(row.name, row.state, row.samples) for row in listing(Path("nowhere"))][:2]
@@ -190,13 +190,13 @@ def listing(folder: Path) -> list[Row]:
     return [row(spec, folder) for spec in SOURCES.specs.values()]
 
 
-def row(spec: type[Source], folder: Path) -> Row:
+def row(spec: type[Source], folder: Path) -> FetchRow:
     """One line of the listing."""
     needed = any(f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING for f in fields(spec))
     found = None if needed else spec().as_it_lies(folder).found(folder)
     state = "yours" if needed else "missing" if found is None else "part" if found.part else "there"
     seen = found or Found((), (0, 0))
-    return Row(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())
+    return FetchRow(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())
 
 
 def fields(spec: type[Source]) -> tuple[dataclasses.Field[Any], ...]:

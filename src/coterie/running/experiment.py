@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
+from coterie.data.compose import draw_rows, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
 from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
@@ -90,7 +90,7 @@ class Data(Section):
         if self.validation is None:
             return pool, None
         rows = np.arange(len(pool))
-        held = draw(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
+        held = draw_rows(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
         return take(pool, np.delete(rows, held)), take(pool, held)
 
     def load_public(self, folder: Path, seed: int) -> Pool | None:
