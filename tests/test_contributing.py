@@ -79,6 +79,15 @@ def test_everything_that_can_be_added_has_a_recipe() -> None:
     assert list(RECIPES) == ["A method", "A model", "A data set", "A partition", "A protocol", "An engine"]
 
 
+def test_what_the_page_names_is_there() -> None:
+    root = Path(coterie.__file__).parent
+    dotted = set(re.findall(r"`(coterie\.[\w.]+)", PAGE))
+    assert dotted
+    for module, _, name in (each.rpartition(".") for each in dotted):
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}"), name
+    assert [path for path in re.findall(r"`src/coterie/([\w/.]+)`", PAGE) if not (root / path).exists()] == []
+
+
 @pytest.mark.parametrize("name", ["A method", "A model", "A data set", "A partition", "An engine"])
 def test_what_a_recipe_makes_is_named_by_its_path_and_runs(name, made, tmp_path) -> None:
     made(name)
