@@ -188,7 +188,7 @@ def test_feddf_with_no_steps_is_fedavg(tmp_path, weighting) -> None:
     assert ours.state.digest() == theirs.state.digest()
 
 
-def test_a_single_party_has_nothing_to_digest(tmp_path) -> None:
+def test_a_single_client_has_nothing_to_digest(tmp_path) -> None:
     """FedMD's consensus of one is what it says itself: the digest's loss is 0, and gradients of 0 leave Adam where it is."""
     plan = experiment(FedMD(public=PUBLIC), partition={"name": "iid", "clients": 1}, cohort=1)
     alone = experiment(Local(), partition={"name": "iid", "clients": 1}, cohort=1)

@@ -524,7 +524,7 @@ def test_prototypes_need_a_linear_head() -> None:
     two_classes(SplitMetadata(), (TwoLayerHead(),)).population()
 
 
-def test_newcomers_get_the_global_model(tmp_path) -> None:
+def test_new_clients_get_the_global_model(tmp_path) -> None:
     method = SplitMetadata(budget=2, selection=FEW, server=QUICK)
     plan = two_classes(method, rounds=1).replace(new_clients={"count": 1, "epochs": 1})
     _, seen = run_inline(plan, tmp_path / "run")

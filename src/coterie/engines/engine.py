@@ -38,7 +38,11 @@ class TaskError(RunError):
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do at one site."""
+    """One thing to do at one site.
+
+    >>> str(Job(client=3, task="train", round=2, message="live/message-1.safetensors"))
+    "client 3, task 'train', round 2"
+    """
 
     client: int
     task: str
@@ -96,11 +100,7 @@ class RunContext:
 
 
 def cores() -> int:
-    """How many cores this process may use.
-
-    >>> cores() >= 1
-    True
-    """
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -62,8 +62,8 @@ class Unlabelled(Objective):
 class FedMatchPublic(PublicMethod):
     """Disjoint learning from labels and from peers' predictions on public data: FedMatch as FCCL could have compared with it.
 
-    >>> FedMatchPublic.name
-    'fedmatch-public'
+    >>> FedMatchPublic(helpers=3, inter=0.02).unlabelled(helpers=2)  # a round in which only two others answered
+    Unlabelled(helpers=2, inter=0.02, agreement=0.01, l1=0.0001, l2=10.0, strong=True)
     """
 
     name: ClassVar[str] = "fedmatch-public"

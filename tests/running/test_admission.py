@@ -38,11 +38,11 @@ SENT = Record(model={"w": torch.zeros(2), "n": torch.tensor(3)})
         (SENT | Record(examples=10**12), "examples = 1000000000000, expected a whole number from 1 to 10000000"),
     ],
 )
-def test_objections(reply, reason) -> None:
+def test_why_a_reply_is_rejected(reply, reason) -> None:
     assert rejection(reply, SENT, Admission()) == reason
 
 
-def test_norm_bound() -> None:
+def test_a_reply_over_the_norm_bound_is_rejected() -> None:
     reply = Record(model={"w": torch.tensor([3.0, 4.0]), "n": torch.tensor(3)})
     assert rejection(reply, SENT, Admission(max_norm=5.0)) is None
     assert rejection(reply, SENT, Admission(max_norm=4.9)) == "its distance 5 is over the bound 4.9"

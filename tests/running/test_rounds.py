@@ -190,7 +190,7 @@ def test_resume_says_so_in_the_ledger_and_a_finished_run_is_left_alone(tmp_path)
     assert ledger(tmp_path / "run") == lines
 
 
-def test_resume_of_what_is_no_run(tmp_path) -> None:
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path) -> None:
     with pytest.raises(UserError, match="there is no ledger"):
         resume(tmp_path)
     (tmp_path / "ledger.jsonl").write_text('{"event": "sta')
@@ -215,7 +215,7 @@ def test_ctrl_c_finishes_writing_and_says_how_to_go_on(tmp_path, how) -> None:
     assert not (tmp_path / "run" / "live").exists()
 
 
-def test_newcomers_join_at_the_end(tmp_path) -> None:
+def test_new_clients_join_at_the_end(tmp_path) -> None:
     plan = small_experiment(FedAvg(), rounds=4).replace(new_clients=NewClients(count=2, epochs=6), cohort=1.0)
     result = run(plan, tmp_path / "run", engine=Inline())
     lines = ledger(tmp_path / "run")

@@ -83,7 +83,7 @@ def test_local_is_each_client_alone(tmp_path) -> None:
     assert together.summary["bytes"]["up"] == together.summary["bytes"]["down"] == 0
 
 
-def test_centralised_books_the_data_it_gathers(tmp_path) -> None:
+def test_centralised_counts_the_data_it_gathers(tmp_path) -> None:
     result = run(small_experiment(Centralised()), tmp_path / "run")
     assert result.summary["bytes"]["setup_up"] == 300 * (64 + 8)
     assert result.summary["bytes"]["setup_by_kind"] == {"data": 300 * 72}

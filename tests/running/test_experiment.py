@@ -127,7 +127,7 @@ def test_overrides(tmp_path) -> None:
             Experiment.load(path, ["rounds=10", bad])
 
 
-def test_files_that_are_none(tmp_path) -> None:
+def test_a_file_that_is_missing_or_not_toml_is_a_sentence(tmp_path) -> None:
     with pytest.raises(UserError, match="neither a file nor the name of one: did you mean 'digits-two-class'"):
         Experiment.load("digits-two-clas")
     broken = tmp_path / "broken.toml"
