@@ -26,9 +26,9 @@ from coterie.engines.worker import memory_file
 from coterie.ledger import events
 from coterie.models import staged
 from coterie.record import Record, read
-from coterie.results.report.style import colour, line_of, styled
 from coterie.running.rounds import started
 from coterie.site import ModelCache, Site
+from coterie.style import colour, line_of, styled
 from coterie.training.loop import frozen, outputs_of
 
 Array = NDArray[np.float64]

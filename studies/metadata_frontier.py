@@ -31,9 +31,10 @@ from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.methods.split_metadata import MetaTraining, Upper
 from coterie.population import Population
-from coterie.results.report.style import BYTES, PER_CENT, blank, colour, save, styled
+from coterie.results.report.figures import BYTES
 from coterie.results.tables import amount
 from coterie.site import SERVER, ModelCache
+from coterie.style import PER_CENT, blank, colour, save_figure, styled
 from coterie.training.optimisers import Sgd
 
 LEVELS = ("G1", "G2", "G3")
@@ -185,7 +186,7 @@ def draw(found: Sequence[Found], plain: float, model_bytes: int, folder: Path) -
         keys += [Line2D([], [], color="#666666", linestyle="--", linewidth=0.8, label="FedAvg's accuracy")]
         keys += [Line2D([], [], color="#666666", linestyle=":", linewidth=0.8, label="the model's bytes")]
         figure.legend(handles=keys, loc="outside lower center", ncols=3)
-        save(figure, folder, "frontier")
+        save_figure(figure, folder, "frontier")
 
 
 def main() -> None:

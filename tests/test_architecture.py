@@ -14,7 +14,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"record", "seeds", "settings", "ledger", "protocols"},
+    {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results"},
     {"training"},
     {"site"},

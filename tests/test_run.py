@@ -19,10 +19,9 @@ import torch
 from coterie.engines import Inline, Processes
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, events
-from coterie.method import Exhibit, task
+from coterie.method import task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
-from coterie.results.summary import summarise
 from coterie.running.experiment import Experiment, NewClients
 from coterie.running.provenance import code_digest
 from coterie.running.rounds import new_folder, resume, run
@@ -289,21 +288,6 @@ def test_any_number_of_exchanges_in_a_round(tmp_path) -> None:
     assert sum(f[0] == "train" and f[1] == "up" for f in found) == 5
 
 
-def test_summary_numbers_by_hand() -> None:
-    lines = [{"event": "start", "experiment": {"evaluation": {"targets": [0.5]}}}]
-    values = [0.1, 0.6, 0.4, 0.5, 0.6, 0.45, 0.7]
-    for round, value in enumerate(values, 1):
-        lines.append({"event": "exchange", "round": round, "direction": "up", "kind": "weights", "payload_bytes": 10, "framed_bytes": 12})
-        lines.append({"event": "evaluation", "round": round, "protocol": "global", "client": None, "metric": "accuracy", "value": value})
-        lines.append({"event": "round", "round": round, "seconds": 0.5})
-    summary = summarise(lines)
-    assert summary["protocols"]["global"]["accuracy"] == {"last": 0.7, "best": 0.7, "mean_of_last_five": pytest.approx(0.53)}
-    crossings = summary["targets"]["global"]["0.5"]
-    assert crossings == {"first_crossing": {"round": 2, "bytes": 20}, "running_mean": {"round": 6, "bytes": 60}}
-    assert summary["seconds"] == 3.5
-    assert summary["bytes"]["framed_up"] == 84
-
-
 def test_ten_thousand_clients_use_no_more_memory_a_round_than_one_thousand(tmp_path) -> None:
     """In fresh processes: peak memory of ten rounds with 20 clients each, from populations of 1,000 and of 10,000."""
     peaks = {}
@@ -334,30 +318,28 @@ print(before[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_c
     assert many[1] <= few[1] * 1.1
 
 
-class Shows(FedAvg):
-    """Puts arrays on show, from a client and from the server."""
+class Logs(FedAvg):
+    """Logs arrays, from a client and from the server."""
 
-    name: ClassVar[str] = "shows"
-    exhibits: ClassVar = {"bias": Exhibit("Biases", "lines", x="round"), "count": Exhibit("Rounds so far", "bars")}
+    name: ClassVar[str] = "logs"
 
     def round(self, state, fed):
-        fed.server.show("count", torch.tensor([float(fed.round)]))
+        fed.server.log("count", torch.tensor([float(fed.round)]))
         return super().round(state, fed)
 
     @task
     def train(self, site, memory, message):
         reply, memory = super().train(site, memory, message)
-        site.show("bias", reply.group("model").tensors["head.bias"])
+        site.log("bias", reply.group("model").tensors["head.bias"])
         return reply, memory
 
 
 @pytest.mark.parametrize("engine", [Inline, lambda: Processes(2)], ids=["inline", "processes"])
-def test_exhibits_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
-    result = run(small_experiment(Shows(), rounds=4).replace(evaluation={"every": 2}), tmp_path / "run", engine=engine())
-    shown = [line for line in ledger(tmp_path / "run") if line["event"] == "exhibit"]
+def test_logged_arrays_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
+    result = run(small_experiment(Logs(), rounds=4).replace(evaluation={"every": 2}), tmp_path / "run", engine=engine())
+    shown = [line for line in ledger(tmp_path / "run") if line["event"] == "log"]
     assert {(line["round"], line["name"]) for line in shown} == {(r, n) for r in (2, 4) for n in ("bias", "count")}
     assert all(len(line["values"]) == (10 if line["name"] == "bias" else 1) for line in shown)
-    assert {(line["title"], line["draw"]) for line in shown} == {("Biases", "lines"), ("Rounds so far", "bars")}
     assert result.summary["bytes"]["up"] == 12 * 4840
 
 

@@ -20,9 +20,9 @@ from coterie.engines import Inline
 from coterie.errors import Interrupted, RunError, UserError
 from coterie.ledger import events
 from coterie.methods.fedavg import FedAvg
-from coterie.results.report.gather import gather
-from coterie.results.statistics import Run, contrast
-from coterie.results.tables import as_csv, as_latex, as_markdown, comparison, wide
+from coterie.results.comparison import contrast, read_arms
+from coterie.results.gather import gather
+from coterie.results.sheets import wide
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
 from coterie.studies.arms import Arm, arms_of
@@ -222,8 +222,7 @@ def wait_until(process: subprocess.Popen[str], ready) -> None:
 
 def without_clock(compared: Compared) -> list:
     """A comparison's table but for its seconds."""
-    pairs = zip(compared.arms, compared.summaries, strict=True)
-    found = contrast([Run(each.label, each.experiment.seed, summary) for each, summary in pairs])
+    found = contrast(read_arms((each.label, each.folder) for each in compared.arms))
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in wide(found)]
     return [*rows, *(summary["digest"] for summary in compared.summaries)]
 
@@ -259,71 +258,6 @@ def test_a_comparison_stopped_then_killed_runs_only_what_is_missing_and_ends_in_
         assert lines == [*(("round", n) for n in range(1, ROUNDS + 1)), ("end", ROUNDS)]
         assert not (each.folder / "live").exists()
     assert any(e["event"] == "resume" for each in arms for e in events(each.folder / "ledger.jsonl"))
-
-
-def summary(accuracy: float, crossing: int | None, setup: int = 0) -> dict:
-    crossed = None if crossing is None else {"round": crossing, "bytes": 100 * crossing}
-    return {
-        "protocols": {"global": {"accuracy": {"last": accuracy}}},
-        "targets": {"global": {"0.9": {"first_crossing": crossed}}},
-        "bytes": {"up": 500, "down": 500, "setup_up": setup, "setup_down": 0},
-        "seconds": 2.0,
-    }
-
-
-RUNS = [
-    *(Run("fedavg", seed, summary(accuracy, 10 + seed)) for seed, accuracy in enumerate((0.90, 0.91, 0.95))),
-    *(Run("better", seed, summary(accuracy, 5, setup=50)) for seed, accuracy in enumerate((0.92, 0.93, 0.98))),
-    *(Run("noise", seed, summary(accuracy, None if seed else 3)) for seed, accuracy in enumerate((0.95, 0.90, 0.96))),
-]
-
-
-def test_differences_are_paired_and_noise_is_not_sold_as_a_win() -> None:
-    better, noise = contrast(RUNS).differences
-    # by hand: differences 2, 2, 3 points; mean 7/3, standard deviation 0.57735; t(2, 97.5%) = 4.302653; half width 1.43422;
-    # and 5, -1, 1 points; mean 5/3, standard deviation 3.05505, half width 7.58910
-    assert (better.mean, better.low, better.high) == pytest.approx((0.0233333, 0.0089911, 0.0376755), abs=1e-6)
-    assert better.shown
-    assert noise.mean == pytest.approx(0.05 / 3)
-    assert noise.shown is False
-    text = as_markdown(comparison("t", contrast(RUNS)))
-    assert "| noise | global | +1.67 | -5.92 to +9.26 | no difference shown |" in text
-    assert "| better | global | +2.33 | +0.90 to +3.77 | higher |" in text
-
-
-def test_what_targets_took_against_a_baseline() -> None:
-    reaches = {reach.label: reach for reach in contrast(RUNS).reaches}
-    better, noise = reaches["better"], reaches["noise"]
-    assert (better.rounds.mean, better.bytes.mean) == (5, 550)
-    assert better.fewer_rounds == pytest.approx(11 / 5)
-    assert better.fewer_bytes == pytest.approx(1100 / 550)
-    assert (noise.reached, noise.seeds, noise.rounds, noise.fewer_rounds) == (1, 3, None, None)
-    assert "reached by 1 of 3 seeds" in as_markdown(comparison("t", contrast(RUNS)))
-    swapped = {reach.label: reach.fewer_rounds for reach in contrast(RUNS, "better").reaches}
-    assert swapped == {"fedavg": pytest.approx(5 / 11), "better": 1.0, "noise": None}
-    with pytest.raises(UserError, match="did you mean 'better'"):
-        contrast(RUNS, "beter")
-
-
-def test_one_seed_has_no_spread_and_no_interval() -> None:
-    found = contrast([each for each in RUNS if each.seed == 0])
-    text = as_markdown(comparison("t", found))
-    assert "one seed: no interval" in text
-    assert "±" not in text
-
-
-def test_the_formats_hold_the_same_numbers() -> None:
-    found = contrast(RUNS)
-    rows = list(csv.DictReader(io.StringIO(as_csv(wide(found)))))
-    assert [row["method"] for row in rows] == ["fedavg", "better", "noise"]
-    assert float(rows[0]["global mean"]) == pytest.approx(0.92)
-    assert float(rows[1]["global less fedavg low"]) == pytest.approx(0.0089911, abs=1e-6)
-    assert rows[2]["rounds to global 0.9"] == ""
-    sheets = comparison("ours_1", found)
-    assert "| better | **94.33% ± 3.21** |" in as_markdown(sheets)
-    latex = as_latex(sheets)
-    assert r"better & \textbf{94.33\% $\pm$ 3.21}" in latex
-    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 3
 
 
 def test_the_command_line(tmp_path, capsys, monkeypatch) -> None:

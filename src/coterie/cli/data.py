@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,6 @@ from rich.console import Console
 from coterie.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from coterie.data.sources import Source
 
 __all__ = ["DataFolder", "Json", "app"]
@@ -33,7 +30,7 @@ def list_command(data: DataFolder = None, as_json: Json = False) -> None:
     """Every data set: whether it is there, its size and licence, and how to get it."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
-    from coterie.results.tables import amount
+    from coterie.results.tables import amount, simple
 
     folder = data_folder(data)
     rows = listing(folder)
@@ -41,8 +38,8 @@ def list_command(data: DataFolder = None, as_json: Json = False) -> None:
         _print_json([dataclasses.asdict(row) for row in rows])
         return
     cells = [(row.name, row.state, amount(row.bytes) if row.bytes else "-", _images(*row.samples), row.licence) for row in rows]
-    console.print(_table(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
-    console.print(_table("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
+    console.print(simple(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
+    console.print(simple("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
 
 
 @app.command("fetch")
@@ -76,6 +73,7 @@ def verify_command(
     """Compare files with their published checksums, and read every image and label."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
+    from coterie.results.tables import simple
 
     folder = data_folder(data)
     names = [row.name for row in listing(folder) if row.state in ("there", "part")] if name is None else [name]
@@ -90,7 +88,7 @@ def verify_command(
         _print_json(rows)
     elif rows:
         columns = ["name", "samples", "classes", "image", "files as published"]
-        console.print(_table(f"sound in {folder}", columns, [_cells(row) for row in rows]))
+        console.print(simple(f"sound in {folder}", columns, [_cells(row) for row in rows]))
         for row in rows:
             if row["note"]:
                 _say(f"{row['name']}: {row['note']}")
@@ -167,19 +165,6 @@ def _images(train: int, test: int) -> str:
     ('60,000 + 10,000', '-')
     """
     return f"{train:,} + {test:,}" if train or test else "-"
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table in which only the last column may be broken, and nothing is cut off."""
-    from rich.markup import escape
-
-    from coterie.results.tables import simple
-
-    table = simple(escape(title), columns, [[escape(str(cell)) for cell in row] for row in rows])
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    table.columns[-1].overflow = "fold"
-    return table
 
 
 def _say(line: str) -> None:

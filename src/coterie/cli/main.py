@@ -79,7 +79,7 @@ def run_command(
     """Run one experiment, or go on with one that was stopped."""
     from coterie.cli.progress import watching
     from coterie.cli.trackers import tracking
-    from coterie.results.tables import amount, outcome
+    from coterie.results.sheets import outcome, spent
     from coterie.running.experiment import Experiment
     from coterie.running.rounds import new_folder, started
     from coterie.running.rounds import resume as resume_run
@@ -102,12 +102,8 @@ def run_command(
     if as_json:
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return
-    traffic = result.summary["bytes"]
-    setup = traffic["setup_up"] + traffic["setup_down"]
-    console.print(outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary))
-    console.print(
-        f"sent up {amount(traffic['up'])}, down {amount(traffic['down'])}, setup {amount(setup)}; {result.summary['seconds']:.1f} s"
-    )
+    console.print(*outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary), sep="\n")
+    console.print(spent(result.summary), highlight=False)
     console.print(f"written to {result.folder}", soft_wrap=True)
 
 
@@ -130,7 +126,7 @@ def compare_command(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
-    from coterie.results.tables import formatted
+    from coterie.results.sheets import formatted
     from coterie.studies.compare import compare, reuse
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
@@ -177,13 +173,13 @@ def _arms(
 
 def _tables(compared: Compared, baseline: str | None) -> Any:
     """A comparison as sheets, the numbers in them, and its runs."""
-    from coterie.results.statistics import Run, contrast
-    from coterie.results.tables import comparison
+    from coterie.results.comparison import contrast, read_arms
+    from coterie.results.sheets import comparison
 
-    runs = [Run(arm.label, arm.experiment.seed, summary) for arm, summary in zip(compared.arms, compared.summaries, strict=True)]
-    found = contrast(runs, baseline if baseline in {run.label for run in runs} else None)
-    plan = compared.arms[0].experiment
-    return comparison(f"{plan.name}, {plan.rounds} rounds", found), found, runs
+    arms = compared.arms
+    found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline if baseline in {arm.label for arm in arms} else None)
+    runs = [{"method": arm.label, "seed": arm.experiment.seed, **each} for arm, each in zip(arms, compared.summaries, strict=True)]
+    return comparison(f"{arms[0].experiment.name}, {arms[0].experiment.rounds} rounds", found), found, runs
 
 
 def _offered(plan: Experiment, overrides: Sequence[str]) -> Experiment:
@@ -287,7 +283,8 @@ def report_command(
     figures: Annotated[Path | None, typer.Option("--figures", help="Also write figures for papers here: PDF, SVG and PNG.")] = None,
 ) -> None:
     """One self-contained page of any runs: curves, targets, clients, bytes, seconds; and figures for papers."""
-    from coterie.results.report import gather, write_figures, write_page
+    from coterie.results.gather import gather
+    from coterie.results.report import write_figures, write_page
 
     found = gather(runs)
     page = write_page(found, out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html")

@@ -10,7 +10,7 @@ from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, encode, read, write
-from coterie.site import ModelCache, Site
+from coterie.site import SERVER, ModelCache, Site
 
 __all__ = ["Memories", "Performer", "memory_file"]
 
@@ -69,7 +69,7 @@ class Performer:
     def perform(self, job: Job) -> Outcome:
         """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
         began = time.perf_counter()
-        site = self._population.site(job.client, job.round, self._cache, job.visit)
+        site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         message = read(Path(job.message))
         try:
             if job.task == EVALUATE:

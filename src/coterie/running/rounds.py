@@ -25,6 +25,7 @@ from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record, read, write
 from coterie.results.summary import summarise
+from coterie.results.tally import Tally
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
@@ -174,7 +175,7 @@ def _go(experiment: Experiment, population: Population, folder: Path, ledger: Le
     finally:
         engine.close()
         shutil.rmtree(context.live, ignore_errors=True)
-    summary = summarise(events(folder / LEDGER)) | {"digest": _digest(state, fed, folder)}
+    summary = summarise(Tally.read(folder / LEDGER)) | {"digest": _digest(state, fed, folder)}
     _write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return Result(folder, summary, state)
 

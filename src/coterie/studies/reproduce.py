@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
-from coterie.results.tables import Cell, Sheet, as_markdown, percent
+from coterie.results.tables import Cell, Sheet, as_markdown, estimated
 from coterie.running.experiment import Experiment, Section
 from coterie.running.files import assign, find, load_toml
 from coterie.running.rounds import LEDGER
@@ -35,7 +35,9 @@ __all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cel
 Measure = Literal["rounds", "last", "best", "new_client epochs", "new_client accuracy"]
 ACCURACIES = ("last", "best", "new_client accuracy")
 """Measures that are shares of 1."""
-Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here", "not judged"]
+SMOKE = "smoke"
+"""The scale that only shows that a recipe runs: too small for a verdict on any claim."""
 
 
 class Key(NamedTuple):
@@ -228,7 +230,7 @@ class Found:
 
     def __str__(self) -> str:
         if self.measure in ACCURACIES:
-            return "-" if self.estimate is None else percent(self.estimate)
+            return estimated(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
         return f"{self.estimate.mean:.4g}" + ("" if self.estimate.spread is None else f" ± {self.estimate.spread:.2g}")
@@ -289,11 +291,11 @@ class Reproduction:
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
-        from coterie.results.report.style import save, styled
+        from coterie.style import save_figure, styled
 
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
-            save(figure_of(self.table()), folder, "result", ("svg", "png"))
+            save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
         (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
         (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
 
@@ -309,7 +311,8 @@ def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Pat
         folders = [each.folder for each in _arms(recipe, scale, runs, key, plan, data)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    return Reproduction(recipe, scale, cells, [judge(claim, cells) for claim in recipe.claims], about)
+    judged = [_not_judged(claim) if scale == SMOKE and claim.comparisons else judge(claim, cells) for claim in recipe.claims]
+    return Reproduction(recipe, scale, cells, judged, about)
 
 
 def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
@@ -353,6 +356,10 @@ def judge(claim: Claim, cells: Mapping[Key, Found]) -> Judged:
     seeds = range(min((len(cell.values) for cell in cells.values()), default=0))
     alone = [{key: cell.at(seed) for key, cell in cells.items()} for seed in seeds]
     return Judged(claim, verdict, found, tuple(sum(_holds(each, one) is True for one in alone) for each in claim.comparisons))
+
+
+def _not_judged(claim: Claim) -> Judged:
+    return Judged(claim, "not judged", (), ())
 
 
 def _holds(comparison: Comparison, cells: Mapping[Key, Found]) -> bool | None:
@@ -471,6 +478,8 @@ def _verdicts(judged: Sequence[Judged], seeds: int) -> Sheet:
 
 
 def _detail(each: Judged, seeds: int) -> str:
+    if each.verdict == "not judged":
+        return "smoke scale only shows that the recipe runs"
     if not each.comparisons:
         return each.claim.untestable
     holds, open_ = each.comparisons.count(True), each.comparisons.count(None)

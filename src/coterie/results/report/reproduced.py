@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from coterie.results.report.style import colour
+from coterie.style import colour
 
 __all__ = ["figure_of"]
 

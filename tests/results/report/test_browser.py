@@ -14,11 +14,13 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from tests.report.ledgers import ROUNDS, accuracy, write_run
+from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, of_client, write_run
 
-from coterie.ledger import events
-from coterie.results.report import gather, write_page
+from coterie.results.gather import gather
+from coterie.results.report import write_page
+from coterie.results.statistics import box
 from coterie.results.summary import summarise
+from coterie.results.tally import Tally
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the dev extra)")
 
@@ -88,7 +90,7 @@ def show(browser):
 
 
 def last_accuracy(folder: Path) -> float:
-    return summarise(events(folder / "ledger.jsonl"))["protocols"]["global"]["accuracy"]["last"]
+    return summarise(Tally.read(folder / "ledger.jsonl"))["protocols"]["global"]["accuracy"]["last"]
 
 
 def percent(value: float) -> str:
@@ -150,8 +152,16 @@ def test_sections_of_their_own_switches(show, report) -> None:
     assert view.text("#table-partition tbody tr:nth-child(1)") == "0 12 7 2 2 23"
     assert "6 replies were dropped" in view.text("#rejected")
     assert "not finite <script>alert(1)</script>" in view.text("#table-reasons")
-    assert len(page.query_selector_all("#exhibits .chart")) == 12
-    assert page.evaluate("[...document.querySelectorAll('#exhibits .chart')].map(e => e.data[0].type).sort().join()").count("heatmap") == 3
+    assert page.evaluate("[...document.querySelectorAll('#logs .chart')].map(e => e.data[0].type)") == [
+        "scatter",
+        "image",
+        "heatmap",
+        "heatmap",
+    ]
+    page.select_option("#logs-arm", "1")
+    assert "fedprox, up to round 2" in view.text("#logs .panel:nth-of-type(2) .note")
+    page.select_option("#baseline", "1")
+    assert "lower" in view.text("#table-differences tbody tr:nth-child(1)")
 
 
 def test_tables_copy_and_figures_save(show, report) -> None:
@@ -162,7 +172,7 @@ def test_tables_copy_and_figures_save(show, report) -> None:
     page.click(".panel:has(#table-runs) button")
     page.wait_for_timeout(100)
     copied = page.evaluate("navigator.clipboard.readText()").splitlines()
-    assert copied[0] == "method,seed,rounds,state,sent,seconds,digest,folder"
+    assert copied[0] == "method,seed,rounds,state,sent up,sent down,setup,seconds,experiment,folder"
     assert len(copied) == 10
     charts = page.query_selector_all(".chart")
     assert len(charts) == len(page.query_selector_all("button:has-text('Save SVG')"))
@@ -208,7 +218,7 @@ def test_the_keyboard_reaches_every_switch(show, report) -> None:
     seen: set[str] = set()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
-    for _ in range(40):
+    for _ in range(45):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
@@ -230,6 +240,30 @@ def test_a_damaged_run_says_so_on_the_page(show, comparison_folder, tmp_path) ->
 def test_a_run_without_measurements_has_a_page(show, tmp_path) -> None:
     folder = write_run(tmp_path / "run", "fedavg", 0)
     path = folder / "ledger.jsonl"
-    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"evaluation"' not in line))
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"event":"evaluation"' not in line))
     view = show(write_page(gather([folder]), tmp_path / "report.html"))
     assert "No model was measured" in view.text("#notices")
+
+
+def test_the_page_draws_the_boxes_that_it_is_given(show, report) -> None:
+    view = show(report)
+    values = [of_client("fedavg", seed, ROUNDS, client) for seed in SEEDS for client in range(CLIENTS)]
+    drawn = view.page.evaluate("document.getElementById('chart-clients').calcdata[0].map(({q1, med, q3, lf, uf}) => [lf, q1, med, q3, uf])")
+    five = box(values)
+    assert drawn == [pytest.approx([five.lowest, five.first, five.median, five.third, five.highest])]
+    assert len(view.page.query_selector_all("#chart-clients .trace.boxes path.point")) == 3 * len(values)
+
+
+def test_no_clear_winner_is_the_largest_word_where_nothing_is_shown(show, comparison_folder, tmp_path) -> None:
+    runs = [comparison_folder / f"{method}-s{seed}" for method in ("fedavg", "fedprox") for seed in (0, 1)]
+    view = show(write_page(gather(runs), tmp_path / "report.html"))
+    assert view.text("#cards .card:nth-child(1) .value") == "no clear winner"
+    assert "too few seeds" in view.text("#table-differences")
+
+
+def test_the_theme_is_remembered(show, report) -> None:
+    page = show(report, theme="light").page
+    page.click("#theme")
+    page.reload()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.get_attribute("html", "data-theme") == "dark"

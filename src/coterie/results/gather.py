@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import UserError
-from coterie.results.report.read import LEDGER, Run, read_run
+from coterie.results.comparison import ArmRuns, measured, unequal_work, unlike_clients
+from coterie.results.read import LEDGER, Run, read_run
+from coterie.results.tally import Tally
 
-__all__ = ["Arm", "Comparison", "find", "flatten", "gather"]
+__all__ = ["Report", "find_runs", "flatten", "gather"]
 
 DEPTHS = (".", "*", "*/*", "*/*/*")
 """Where ledgers lie below a folder that is named."""
@@ -23,20 +25,11 @@ TASK = ("data", "partition.name")
 
 
 @dataclass
-class Arm:
-    """Runs of one method and setting, with different seeds."""
-
-    label: str
-    method: str
-    runs: list[Run]
-
-
-@dataclass
-class Comparison:
+class Report:
     """Everything that one report shows."""
 
     name: str
-    arms: list[Arm]
+    arms: list[ArmRuns]
     notices: list[str] = field(default_factory=list)
     """What a reader must know about the runs: what is missing, damaged or not alike."""
 
@@ -45,25 +38,30 @@ class Comparison:
         """All runs, arm by arm."""
         return [run for arm in self.arms for run in arm.runs]
 
+    @property
+    def tallies(self) -> list[Tally]:
+        """What their ledgers come to."""
+        return [run.tally for run in self.runs]
 
-def gather(paths: Iterable[Path]) -> Comparison:
+
+def gather(paths: Iterable[Path]) -> Report:
     """Read every run in and below some folders, and sort them into arms."""
     notices: list[str] = []
-    runs = [read_run(folder) for folder in find(paths)]
+    runs = [read_run(folder) for folder in find_runs(paths)]
     for run in runs:
         notices += [f"{run.folder.name}: {sentence}." for sentence in (*run.missing, *_changed(run))]
     _must_be_one_task(runs)
     arms = _arms(runs, notices)
-    notices += _unlike(runs)
-    names = list(dict.fromkeys(str(run.experiment["name"]) for run in runs if "name" in run.experiment))
-    return Comparison(" and ".join(names) or runs[0].folder.name, arms, notices)
+    notices += [*_unlike(runs), *_unequal(arms)]
+    names = list(dict.fromkeys(str(run.tally.experiment["name"]) for run in runs if "name" in run.tally.experiment))
+    return Report(" and ".join(names) or runs[0].folder.name, arms, notices)
 
 
-def find(paths: Iterable[Path]) -> list[Path]:
+def find_runs(paths: Iterable[Path]) -> list[Path]:
     """The run folders in and below some folders, each once, in order.
 
     >>> import tempfile
-    >>> find([Path(tempfile.mkdtemp(prefix="nothing"))])  # doctest: +ELLIPSIS
+    >>> find_runs([Path(tempfile.mkdtemp(prefix="nothing"))])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     coterie.errors.UserError: the folder /...nothing... is empty: expected a run, or folders with runs in them
@@ -110,9 +108,9 @@ def _below(key: str, roots: Sequence[str]) -> bool:
 
 
 def _must_be_one_task(runs: Sequence[Run]) -> None:
-    known = [run for run in runs if run.experiment]
+    known = [run for run in runs if run.tally.experiment]
     for run in known[1:]:
-        here, there = flatten(known[0].experiment), flatten(run.experiment)
+        here, there = flatten(known[0].tally.experiment), flatten(run.tally.experiment)
         for key in dict.fromkeys([*here, *there]):
             if _below(key, TASK) and here.get(key) != there.get(key):
                 ours, theirs = json.dumps(here.get(key)), json.dumps(there.get(key))
@@ -122,26 +120,26 @@ def _must_be_one_task(runs: Sequence[Run]) -> None:
                 )
 
 
-def _arms(runs: Sequence[Run], notices: list[str]) -> list[Arm]:
+def _arms(runs: Sequence[Run], notices: list[str]) -> list[ArmRuns]:
     alike: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        flat = {key: value for key, value in flatten(run.experiment).items() if not _below(key, WITHIN)}
+        flat = {key: value for key, value in flatten(run.tally.experiment).items() if not _below(key, WITHIN)}
         alike[json.dumps(flat, sort_keys=True) if flat else str(run.folder)].append(run)
     groups = [_one_per_seed(group, notices) for group in alike.values()]
-    tables = [flatten(group[0].experiment) for group in groups]
+    tables = [flatten(group[0].tally.experiment) for group in groups]
     names = [str(table.get("method.name", group[0].folder.name)) for table, group in zip(tables, groups, strict=True)]
-    return [Arm(label, name, group) for label, name, group in zip(_labels(names, tables), names, groups, strict=True)]
+    return [ArmRuns(label, group) for label, group in zip(_labels(names, tables), groups, strict=True)]
 
 
 def _one_per_seed(runs: Sequence[Run], notices: list[str]) -> list[Run]:
     """Of two runs with the same seed, the longer; a seed must not count twice."""
     by_seed: dict[int, Run] = {}
     for run in runs:
-        other = by_seed.get(run.seed)
+        other = by_seed.get(run.tally.seed)
         if other is not None:
-            less = run if run.rounds <= other.rounds else other
-            notices.append(f"{less.folder}: left out, because another run has the same settings and the same seed {run.seed}.")
-        by_seed[run.seed] = run if other is None or run.rounds > other.rounds else other
+            less = run if run.tally.rounds <= other.tally.rounds else other
+            notices.append(f"{less.folder}: left out, because another run has the same settings and the same seed {run.tally.seed}.")
+        by_seed[run.tally.seed] = run if other is None or run.tally.rounds > other.tally.rounds else other
     return [by_seed[seed] for seed in sorted(by_seed)]
 
 
@@ -173,20 +171,33 @@ def _short(value: Any) -> str:
 def _changed(run: Run) -> list[str]:
     """Sentences on what somebody changed while it ran."""
     words = {"changed_code": "its code was changed when it went on", "changed_data": "its data were changed when it went on"}
-    return [f"{words[key]} after round {event['round']}" for event in run.resumes for key in words if event.get(key)]
+    return [f"{words[key]} after round {event['round']}" for event in run.tally.resumes for key in words if event.get(key)]
 
 
 def _unlike(runs: Sequence[Run]) -> list[str]:
     """Sentences on what differs although it should not."""
     found = []
-    known = [flatten(run.experiment) for run in runs if run.experiment]
+    known = [flatten(run.tally.experiment) for run in runs if run.tally.experiment]
     for key in dict.fromkeys(key for table in known for key in table):
         if _below(key, ["partition", "model"]) and _differs(key, known):
             found.append(f"The runs differ in {key}: their accuracies are of different problems.")
-    versions = [run.start.get("versions", {}) for run in runs if run.start]
+    versions = [run.tally.start.get("versions", {}) for run in runs if run.tally.start]
     for package in dict.fromkeys(name for each in versions for name in each):
         if _differs(package, versions):
             found.append(
                 f"The runs were made with different versions of {package}: {', '.join(sorted({v.get(package, '?') for v in versions}))}."
             )
     return found
+
+
+def _unequal(arms: Sequence[ArmRuns]) -> list[str]:
+    """Sentences on what makes arms less comparable than they look."""
+    clients = [sentence for protocol in measured(arms) if (sentence := unlike_clients(arms, protocol))]
+    unmeasured = [
+        f"{run.folder.name}: nothing was measured under '{protocol}', which was asked for"
+        for arm in arms
+        for run in arm.runs
+        for protocol in run.tally.asked
+        if run.tally.ended and protocol not in run.tally.means
+    ]
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in (*clients, *unequal_work(arms))] + [f"{each}." for each in unmeasured]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.report.ledgers import METHODS, write_run
+from tests.results.ledgers import METHODS, write_run
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""How figures for papers look: one column wide, thin lines, Okabe and Ito's colours with dashes and markers, the same bytes every time."""
+"""How figures look: one column wide, thin lines, Okabe and Ito's colours with dashes and markers, the same bytes every time.
+
+Figures of results and of partitions both have this style. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from coterie.results.tables import amount
-
-__all__ = ["BYTES", "PER_CENT", "blank", "colour", "line_of", "save", "styled"]
+__all__ = ["FORMATS", "HATCHES", "PER_CENT", "THOUSANDS", "blank", "colour", "line_of", "save_figure", "styled", "write_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800", "#000000")
 """Okabe and Ito's, the yellow darkened: it does not show on paper."""
@@ -46,7 +47,9 @@ RULES: dict[Any, Any] = {
     "svg.hashsalt": "coterie",
 }
 PER_CENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}%")
-BYTES = FuncFormatter(lambda value, _: amount(value).replace(".00", ""))
+THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+UNDATED: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+"""What would differ from one writing to the next."""
 
 
 @contextmanager
@@ -67,7 +70,7 @@ def blank(height: float = 2.4) -> tuple[Figure, Axes]:
 
 
 def colour(index: int) -> str:
-    """The colour of an arm, a kind or a place."""
+    """The colour of an arm, a kind, a place or a domain."""
     return COLOURS[index % len(COLOURS)]
 
 
@@ -88,12 +91,16 @@ def line_of(index: int, points: int) -> dict[str, Any]:
     }
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure in every format; the same figure gives the same bytes."""
-    undated: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
     paths = [folder / f"{name}.{form}" for form in formats]
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, not once for each format
-    for path, form in zip(paths, formats, strict=True):
-        figure.savefig(path, format=form, dpi=300, metadata=undated[form])
-    return paths
+    return [write_figure(figure, path) for path in paths]
+
+
+def write_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format that its name ends in, one of `FORMATS`."""
+    form = path.suffix.removeprefix(".").lower()
+    figure.savefig(path, format=form, dpi=300, metadata=UNDATED[form])
+    return path

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.results.ledgers import write_run
 
 from coterie.cli.watch import Tail, View, watch
 from coterie.errors import UserError
@@ -87,11 +88,34 @@ def test_a_run_that_goes_on_is_read_again(tmp_path, lines) -> None:
 def test_silence_is_noticed() -> None:
     view = View(Path("run"))
     view.on_event({"event": "start", "seed": 0, "experiment": {"name": "n", "method": {"name": "m"}, "rounds": 3}})
-    view.on_event({"event": "rejected"})
+    view.on_event({"event": "rejected", "round": 1, "task": "train", "client": 0, "reason": "late"})
     console = screen()
     console.print(view.frame(silent=600))
     assert "nothing was heard for 600 s" in seen(console)
-    assert "1 replies rejected" in seen(console)
+    assert "1 reply rejected" in seen(console)
+
+
+def test_means_say_of_how_many_clients_and_the_setup_stands_apart(tmp_path) -> None:
+    write_run(tmp_path / "run", "fedavg", 0)
+    console = Console(file=io.StringIO(), width=80)
+    view = watch(tmp_path / "run", console)
+    text = " ".join(seen(console).split())
+    last = view.tally.last("local_post")
+    assert last is not None
+    assert f"local_post {100 * last.value:.2f}% (6 clients)" in text
+    assert "sent up 288.00 kB, down 288.00 kB, setup 5.00 kB; 770 steps, 240 more to measure personal models" in text
+    assert max(map(len, seen(console).splitlines())) <= 80
+
+
+def test_a_domain_is_not_taken_for_the_mean() -> None:
+    view = View(Path("run"))
+    about = {"event": "evaluation", "round": 1, "protocol": "intra", "client": None, "metric": "accuracy"}
+    view.on_event({**about, "value": 0.5})
+    view.on_event({**about, "value": 0.9, "domain": "plain"})
+    console = screen()
+    console.print(view.frame())
+    assert "50.00%" in seen(console)
+    assert "90.00%" not in seen(console)
 
 
 def test_a_folder_without_a_run(tmp_path) -> None:
