@@ -112,7 +112,8 @@ def methods_of(arms) -> dict[str, object]:
 def test_an_override_reaches_every_method_that_has_the_key(tmp_path) -> None:
     plan, names, overrides = small_experiment(Local()), ["local", "fedavg", "fedprox"], {"method.weighting": "uniform"}
     arms = methods_of(arms_of(plan, names, [0], tmp_path, overrides=overrides))
-    assert arms == {"local": Local(), "fedavg": FedAvg(weighting="uniform"), "fedprox": FedProx(weighting="uniform")}
+    assert list(arms.values()) == [Local(), FedAvg(weighting="uniform"), FedProx(weighting="uniform")]
+    assert list(arms) == ["local", "fedavg weighting=uniform", "fedprox weighting=uniform"]
     assert unreached(plan, names, overrides) == ["method.weighting = uniform is for fedavg, fedprox; local has no such key"]
 
 
@@ -162,7 +163,7 @@ def test_a_file_has_settings_for_each_method(tmp_path) -> None:
     arms = methods_of(arms_of(plan, ["fedavg", "fedprox", "local"], [0], tmp_path, {"training.epochs": [2]}))
     assert list(arms.values()) == [FedAvg(weighting="uniform"), FedProx(mu=0.3), Local()]
     overridden = methods_of(arms_of(plan, ["fedprox"], [0], tmp_path, overrides={"method.mu": 0.1, "rounds": 3}))
-    assert overridden == {"fedprox": FedProx(mu=0.1)}
+    assert overridden == {"fedprox mu=0.1": FedProx(mu=0.1)}
 
 
 def test_settings_of_other_methods_decide_no_result(tmp_path) -> None:

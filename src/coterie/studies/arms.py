@@ -1,8 +1,8 @@
 """The arms of a comparison: which methods, with which settings, at which points of a grid, with which seeds; and what each is called.
 
 An arm is one run. Its folder is named by the digests of its experiment, of the code and of the data, so that what is found there is what
-would be computed. Its label is its own: settings that were said, that a grid changes or in which arms of one method differ are in it, and
-where two classes have one name, where they come from.
+would be computed. Its label is its own: settings that were said for it, that a grid changes or in which arms of one method differ are in
+it, and where two classes have one name, where they come from.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def unreached(experiment: Experiment, methods: Sequence[Any], overrides: Mapping
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A method that is compared, and the keys that were said with its name."""
+    """A method that is compared, and the keys that were said for it, with its name or for all."""
 
     method: Method
     said: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ def _chosen(experiment: Experiment, entry: Any, overrides: Mapping[str, Any]) ->
     table = METHODS.dump(base)
     for path, value in settings.items():
         assign(table, path, value)
-    return _Chosen(METHODS.resolve(table, "method") if settings else base, tuple(dict(leaves(given))))
+    return _Chosen(METHODS.resolve(table, "method") if settings else base, tuple(settings))
 
 
 def _table(entry: Any) -> dict[str, Any]:
