@@ -29,7 +29,7 @@ from coterie.results.tally import Tally
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
-from coterie.running.provenance import continued, origin, pretraining_digest, versions
+from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
 
 __all__ = ["Result", "new_folder", "resume", "run", "started"]
 
@@ -100,7 +100,14 @@ def run(
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **origin(experiment, data), versions=versions())
+        ledger.write(
+            "start",
+            experiment=experiment.resolved(),
+            seed=experiment.seed,
+            **origin(experiment, data),
+            versions=versions(),
+            processor=processor(),
+        )
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
@@ -140,7 +147,7 @@ def resume(
         dropped = _cut(where / LEDGER, length)
         if not over:
             at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions())
+            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions(), processor=processor())
         return _go(experiment, population, where, ledger, chosen, checkpoint)
 
 
