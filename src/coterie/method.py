@@ -96,7 +96,7 @@ class Replies(Iterator[Reply]):
 
     @property
     def guests(self) -> Mapping[int, Record]:
-        """What guests answered, who only take part to be evaluated: to write them a message of their own, and for nothing else."""
+        """What guests answered, who only take part to be evaluated, where the ask keeps it: to write them messages of their own."""
         self.drain()
         return self._guests
 
@@ -137,6 +137,7 @@ class Federation:
         like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
+        keep_guests: bool = False,
     ) -> Replies:
         """Have clients (the cohort, unless said) run a task; their replies come in the clients' order.
 
@@ -151,6 +152,7 @@ class Federation:
                 A tensor without rows, such as `torch.empty(0, 10)`, stands for any number of rows, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
+            keep_guests: whether what guests answer is kept, to be found in `guests` of what this returns.
         """
         raise NotImplementedError
 

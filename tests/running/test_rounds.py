@@ -302,7 +302,7 @@ np.savez(path, x_train=rng.integers(0, 256, (40000, 8, 8), dtype=np.uint8), y_tr
 from coterie import Experiment, run
 from coterie.engines import Inline, Processes
 plan = Experiment.parse(dict(name="many", rounds=6, cohort=20, data=dict(source=dict(name="npz", path=path)), model="mlp", method="local",
-                             partition=dict(name="shards", clients={clients}), evaluation=dict(every=6)))
+                             partition=dict(name="shards", clients={clients}), evaluation=dict(every=6, final=20)))
 began = time.perf_counter()
 before = [0]
 def first(event):

@@ -97,7 +97,7 @@ class FedMatchPublic(PublicMethod):
     def exchange(self, fed: Federation) -> Mapping[int, Record]:
         about, rows = subject(fed), self.alignment or len(fed.server.public)
         like = Record(logits=torch.zeros(rows, fed.server.train.classes, dtype=fed.server.dtype))
-        replies = fed.ask("predict", about, like=like)
+        replies = fed.ask("predict", about, like=like, keep_guests=True)
         said = {reply.client: reply.record.tensors["logits"] for reply in replies}
         asking = said | {guest: record.tensors["logits"] for guest, record in replies.guests.items()}
         beliefs = {client: logits.softmax(1) for client, logits in said.items()}

@@ -87,6 +87,7 @@ class Coordinator(Federation):
         like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
+        keep_guests: bool = False,
     ) -> Replies:
         self.finish()
         self._asked += 1
@@ -102,7 +103,7 @@ class Coordinator(Federation):
 
         rows = per_sample(like if isinstance(like, Record) else next(iter(like.values()), EMPTY))
         answers: dict[int, Record] = {}
-        delivery = _Delivery(task, jobs, len(asked), validate, rows, answers)
+        delivery = _Delivery(task, jobs, len(asked), validate, rows, answers, keep_guests)
         self._open = Replies(self._admitted(delivery, set(files.values())), answers)
         return self._open
 
@@ -207,7 +208,8 @@ class Coordinator(Federation):
         if outcome.kept not in (None, self.memories.get(outcome.client)):
             self._stale.append(memory_file(self.context.folder, outcome.client, outcome.kept))
         self._guests[outcome.client] = outcome.kept
-        delivery.guests[outcome.client] = decode(outcome.reply)
+        if delivery.keep_guests:
+            delivery.guests[outcome.client] = decode(outcome.reply)
 
     def fault(self, error: TaskError) -> str:
         """A client that failed: the end of the run, or only of its part in it."""
@@ -255,6 +257,7 @@ class _Delivery:
     validate: Validate
     per_sample: set[str]
     guests: dict[int, Record]
+    keep_guests: bool
     work: tuple[list[list[Work]], list[list[Work]]] = field(default_factory=lambda: ([], []))
     """Of those who were asked, and of guests."""
 
