@@ -120,7 +120,7 @@ def figure_6(folders: list[Path]) -> Figure:
         curve = {e["round"]: e["value"] for e in seen if e["client"] is None and e["metric"] == "accuracy" and "domain" not in e}
         left.plot(list(curve), [100 * value for value in curve.values()], label=name, **line_of(index, len(curve)))
         losses: dict[int, list[float]] = {}
-        for series in shown(folder, "terms").values():
+        for series in shown(folder, "losses").values():
             for event in series:
                 losses.setdefault(event["round"], []).append(event["values"][0])
         if losses:
