@@ -14,6 +14,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
+    {"durable", "wire"},
     {"record", "seeds", "settings", "ledger", "protocols"},
     {"data", "models", "results"},
     {"training"},

@@ -1,11 +1,11 @@
-"""The two ways to fail: a user's mistake (exit code 2) and a run that could not go on (exit code 1)."""
+"""The ways to fail: a user's mistake (exit code 2), a run that could not go on (exit code 1), and one that was stopped (exit code 130)."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["CoterieError", "RunError", "UserError", "nearest"]
+__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest"]
 
 
 class CoterieError(Exception):
@@ -29,6 +29,14 @@ class RunError(CoterieError, RuntimeError):
 
     >>> isinstance(RunError("client 3, task 'train', round 2: ..."), UserError)
     False
+    """
+
+
+class Interrupted(RunError):
+    """Stopped from outside; what was done is on disk.
+
+    >>> issubclass(Interrupted, RunError)
+    True
     """
 
 

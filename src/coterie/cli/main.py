@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from coterie.cli import stopping
 from coterie.cli.data import DataFolder, Json
 from coterie.cli.data import app as data_app
 from coterie.cli.trackers import TrackerName
-from coterie.errors import CoterieError, UserError, nearest
+from coterie.errors import CoterieError, Interrupted, RunError, UserError, nearest
+from coterie.ledger import LEDGER
 
 if TYPE_CHECKING:
     from coterie.ledger import Listener
@@ -81,7 +83,8 @@ def run_command(
         raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
     plan = started(resume) if resume is not None else Experiment.load(str(experiment), overrides or ())
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
-    with watching(console, title, plan.rounds, quiet=quiet or as_json) as shown, tracking(track, folder, title) as tracked:
+    quiet = quiet or as_json
+    with _kept(folder), watching(console, title, plan.rounds, quiet=quiet) as shown, tracking(track, folder, title) as tracked:
         if resume is not None:
             result = resume_run(folder, data=data, callbacks=[*shown, *tracked])
         else:
@@ -195,7 +198,7 @@ def watch_command(
     try:
         watch(run, console, once=once)
     except KeyboardInterrupt:
-        console.print("the run goes on; only looking at it has ended")
+        raise Interrupted("stopped looking at it; the run goes on") from None
 
 
 @contextmanager
@@ -213,6 +216,24 @@ def _watched(arms: Sequence[Arm], track: TrackerName | None, *, quiet: bool) -> 
                 yield [*show(arm.title, arm.experiment.rounds), *tracked]
 
         yield watch
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """What stops a run, a signal or the disk, is said together with where it is and how to go on."""
+
+    def kept() -> str:
+        begun = (folder / LEDGER).exists()
+        return f"what was done is in {folder}. Go on with: coterie run --resume {folder}" if begun else "nothing was begun"
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {kept()}") from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever read our output is gone
+            raise
+        raise RunError(f"{_ending(error)[1]}; {kept()}") from None
 
 
 def _takes(recipe: Recipe) -> str:
@@ -286,22 +307,24 @@ def _whole(text: str) -> int:
 
 
 def main() -> None:
-    """The entry point: every error is a sentence and an exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where the shell ignores Ctrl-C, as for background jobs
+    """Every error is a sentence and an exit code."""
+    stopping.listen()
     try:
-        app(standalone_mode=False)
-    except typer.Exit as error:
-        sys.exit(error.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except CoterieError as error:
-        Console(stderr=True).print(f"[bold red]error:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(_exit_code(error))
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = stopping.CODE
     except Exception as error:
-        if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
-            sys.stderr.write(f"error: {error.format_message()}\n")
-            sys.exit(2)
-        raise
+        code, sentence = _ending(error)
+        _complain(sentence)
+        sys.exit(code)
+    if code == stopping.CODE:  # typer makes one of a KeyboardInterrupt, in what it calls the return value
+        _complain("stopped")
+    if code:
+        sys.exit(code)
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {_escape(sentence)}", soft_wrap=True, highlight=False)
 
 
 def _escape(text: str) -> str:
@@ -310,7 +333,16 @@ def _escape(text: str) -> str:
     return escape(text)
 
 
-def _exit_code(error: CoterieError) -> int:
+def _ending(error: Exception) -> tuple[int, str]:
+    """The exit code and the sentence of an error that people make or machines have; any other is a bug, and raised."""
     if isinstance(error, UserError):
-        return 2
-    return 130 if type(error).__name__ == "Interrupted" else 1
+        return 2, str(error)
+    if isinstance(error, CoterieError):
+        return stopping.CODE if isinstance(error, Interrupted) else 1, str(error)
+    if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
+        return 2, error.format_message()
+    if isinstance(error, OSError):  # a full disk, a folder that cannot be written or is gone
+        return 1, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # numpy's words, and torch's
+        return 1, f"out of memory: {str(error).splitlines()[0] if str(error) else 'nothing more could be had'}"
+    raise error

@@ -20,6 +20,7 @@ import pooch
 import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from coterie import durable
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
 from coterie.data.sources.base import File, Found, Source
@@ -95,6 +96,7 @@ def attempt(url: str, file: File, target: Path, progress: Report) -> str | None:
     for _ in range(1 + resume.part.exists()):
         try:
             pooch.retrieve(url, file.checksum, fname=target.name, path=target.parent, downloader=resume)
+            durable.sync_file(target)
         except requests.RequestException as error:
             return f"{type(error).__name__}: {error}"
         except ValueError:  # pooch's word for a wrong checksum; the bytes are gone with its temporary file
@@ -152,7 +154,7 @@ def unpack(file: File, folder: Path) -> None:
             if not matches(fresh, checksum):
                 raise UserError(f"{leaf} in {archive} has a wrong checksum")
             (folder / leaf).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(fresh, folder / leaf)
+            durable.place(fresh, folder / leaf)
     archive.unlink()
 
 

@@ -221,11 +221,10 @@ class Coordinator(Federation):
         if version is not None:
             self.memories[client] = version
 
-    def forget(self) -> None:
-        """Remove the memories that newer ones have replaced; for when a checkpoint no longer needs them."""
-        for path in self._stale:
-            path.unlink(missing_ok=True)
-        self._stale.clear()
+    def replaced(self) -> list[Path]:
+        """The memories that newer ones have replaced since this was last asked: the last checkpoint may still need them."""
+        stale, self._stale = self._stale, []
+        return stale
 
     def _kinds(self, record: Record) -> dict[str, int]:
         """Payload bytes by kind of content; a message without tensors still is one of kind 'control'."""

@@ -121,12 +121,21 @@ def compare(
     if failed:
         sentences = "; ".join(f"{each.title}: {reason}" for each, reason in failed.items())
         raise RunError(f"{len(failed)} of {len(arms)} runs failed (the same command tries them again): {sentences}")
-    return [json.loads((each.folder / SUMMARY).read_text(encoding="utf-8")) for each in arms]
+    return [_summary(each.folder) or {} for each in arms]
 
 
 def finished(arm: Arm) -> bool:
     """Whether an arm has nothing left to do: its summary is the last thing a run writes."""
-    return (arm.folder / SUMMARY).exists()
+    return _summary(arm.folder) is not None
+
+
+def _summary(folder: Path) -> dict[str, Any] | None:
+    """The summary in a folder; one that does not parse (a disk that lost it) is none, and is made again."""
+    try:
+        found: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
 
 
 def _name(method: Method) -> str:
@@ -246,7 +255,7 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
 
     try:
         with _locked(folder):
-            if not (folder / SUMMARY).exists():
+            if _summary(folder) is None:
                 _run_or_resume(Experiment.parse(table), folder, data, alone, tell)
     except BrokenPipeError:  # the parent is gone
         os._exit(1)
