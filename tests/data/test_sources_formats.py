@@ -9,7 +9,7 @@ import os
 import pickle
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,15 +51,22 @@ class TinyUsps(Usps):
     samples = (3, 1)
 
 
-class TinyCifar10(Cifar10):
+class Unpublished:
+    """Files made here have no published checksum."""
+
+    def check(self, paths: Sequence[Path]) -> None:
+        pass
+
+
+class TinyCifar10(Unpublished, Cifar10):
     samples = (10, 2)
 
 
-class TinyCifar100(Cifar100):
+class TinyCifar100(Unpublished, Cifar100):
     samples = (4, 2)
 
 
-class TinySvhn(Svhn):
+class TinySvhn(Unpublished, Svhn):
     samples = (5, 2)
 
 

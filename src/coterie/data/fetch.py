@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from coterie import durable
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
-from coterie.data.sources.base import File, Found, Source
+from coterie.data.sources.base import File, Found, Source, matches
 from coterie.data.sources.blocks import reading
 from coterie.errors import UserError
 
@@ -78,16 +78,6 @@ def fetch_file(file: File, folder: Path, progress: Report = silent) -> tuple[Pat
             return leaves
         failures.append(f"{url} ({failure})")
     raise UserError(f"{target} could not be fetched: {'; '.join(failures) or 'it has no address'}")
-
-
-def matches(path: Path, checksum: str) -> bool:
-    """Whether a file is there with this checksum.
-
-    >>> matches(Path("nowhere"), "md5:0")
-    False
-    """
-    algorithm, _, known = checksum.partition(":")
-    return path.is_file() and pooch.file_hash(str(path), alg=algorithm) == known.lower()
 
 
 def attempt(url: str, file: File, target: Path, progress: Report) -> str | None:
@@ -160,11 +150,7 @@ def unpack(file: File, folder: Path) -> None:
 
 def verify(source: Source, folder: Path) -> Pool:
     """The pool, after every file of `source` that is in `folder` was compared with its published checksum."""
-    for file in source.files:
-        for leaf, checksum in file.leaves.items():
-            path = folder / leaf
-            if path.is_file() and not matches(path, checksum):
-                raise UserError(f"{path} has a wrong checksum: run `coterie data fetch {source.name}`")
+    source.check([folder / leaf for file in source.files for leaf in file.leaves if (folder / leaf).is_file()])
     return source.load(folder)
 
 
