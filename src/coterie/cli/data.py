@@ -171,11 +171,9 @@ def _images(train: int, test: int) -> str:
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table in which only the last column may be broken, and nothing is cut off."""
-    from rich.markup import escape
-
     from coterie.results.tables import simple
 
-    table = simple(escape(title), columns, [[escape(str(cell)) for cell in row] for row in rows])
+    table = simple(title, columns, rows)
     for column in table.columns[:-1]:
         column.no_wrap = True
     table.columns[-1].overflow = "fold"
@@ -183,7 +181,9 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 
 def _say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    from coterie.results.escaping import plain
+
+    console.print(plain(line), soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_json(value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from coterie.cli import stopping
 from coterie.cli.data import DataFolder, Json
@@ -20,6 +21,7 @@ from coterie.cli.data import app as data_app
 from coterie.cli.trackers import TrackerName
 from coterie.errors import CoterieError, Interrupted, RunError, UserError, nearest
 from coterie.ledger import LEDGER
+from coterie.results.escaping import plain
 
 if TYPE_CHECKING:
     from coterie.ledger import Listener
@@ -98,7 +100,7 @@ def run_command(
     console.print(
         f"sent up {amount(traffic['up'])}, down {amount(traffic['down'])}, setup {amount(setup)}; {result.summary['seconds']:.1f} s"
     )
-    console.print(f"written to {result.folder}", soft_wrap=True)
+    _say(f"written to {result.folder}")
 
 
 @app.command("compare")
@@ -143,7 +145,7 @@ def compare_command(
         sys.stdout.write(formatted(forms[0], sheets, found, runs))
         return
     console.print(*sheets, sep="\n")
-    console.print(f"written to {folder}", soft_wrap=True)
+    _say(f"written to {folder}")
 
 
 @app.command("reproduce")
@@ -183,8 +185,8 @@ def reproduce_command(
         return
     console.print(*result.sheets(), sep="\n")
     for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):
-        console.print(_escape(sentence), soft_wrap=True, highlight=False)
-    console.print(f"written to {folder}", soft_wrap=True)
+        _say(sentence)
+    _say(f"written to {folder}")
 
 
 @app.command("watch")
@@ -251,11 +253,11 @@ def report_command(
 
     found = gather(runs)
     page = write_page(found, out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html")
-    console.print(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+    _say(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB)")
     for notice in found.notices:
-        console.print(f"note: {_escape(notice)}", soft_wrap=True, highlight=False)
+        _say(f"note: {notice}")
     if figures is not None:
-        console.print(f"{len(write_figures(found, figures))} figures written to {figures}", soft_wrap=True)
+        _say(f"{len(write_figures(found, figures))} figures written to {figures}")
 
 
 @app.command("list")
@@ -324,13 +326,11 @@ def main() -> None:
 
 
 def _complain(sentence: str) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {_escape(sentence)}", soft_wrap=True, highlight=False)
+    Console(stderr=True).print(Text("error: ", "bold red").append(plain(sentence), "default"), soft_wrap=True)
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+def _say(sentence: str) -> None:
+    console.print(plain(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
 def _ending(error: Exception) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coterie.ledger import Event, Listener
+from coterie.results.escaping import plain
 
 __all__ = ["Show", "board", "watching"]
 
@@ -54,9 +55,9 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
     if quiet:
         yield lambda title, rounds: []
     elif console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"), TimeElapsedColumn())
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}", markup=False), TimeElapsedColumn())
         remaining = (TextColumn("left"), TimeRemainingColumn())
-        with Progress(TextColumn("{task.description}"), *columns, *remaining, console=console) as progress:
+        with Progress(TextColumn("{task.description}", markup=False), *columns, *remaining, console=console) as progress:
             whole = None if runs is None else progress.add_task("runs", total=runs, found="")
             yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
     else:
@@ -65,7 +66,7 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
 
 def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> Listener:
     latest = Latest()
-    bar = progress.add_task(title, total=rounds, found="")
+    bar = progress.add_task(plain(title), total=rounds, found="")
 
     def on_event(event: Event) -> None:
         latest.on_event(event)
@@ -85,6 +86,6 @@ def _lines(console: Console, title: str, rounds: int) -> Listener:
         latest.on_event(event)
         if event["event"] == "round":
             words = [title, f"round {event['round']}/{rounds}", str(latest), f"{event['seconds']:.1f} s"]
-            console.print("  ".join(word for word in words if word), highlight=False, soft_wrap=True)
+            console.print(plain("  ".join(word for word in words if word)), markup=False, highlight=False, soft_wrap=True)
 
     return on_event

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from coterie.errors import UserError
 from coterie.ledger import Event
+from coterie.results.escaping import plain
 from coterie.results.tables import amount, simple
 
 __all__ = ["Tail", "View", "watch"]
@@ -98,7 +99,7 @@ class View:
         bar.add_row(ProgressBar(total=max(1, self._rounds), completed=self._round, width=WIDTH), f"round {self._round}/{self._rounds}")
         rows = [(name, f"{100 * curve[-1]:.2f}%", f"{100 * max(curve):.2f}%", drawn(curve)) for name, curve in self._curves.items()]
         table = simple("", ["protocol", "last", "best", "every evaluation"], rows)
-        return Group(Text(f"{self._title}: {self.state}{self._hint(silent)}", style="bold"), bar, table, Text(self._spent()))
+        return Group(Text(f"{plain(self._title)}: {self.state}{self._hint(silent)}", style="bold"), bar, table, Text(self._spent()))
 
     def _hint(self, silent: float) -> str:
         """Words for a run that has been quiet for much longer than its rounds take."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
+from coterie.results.escaping import cell as csv_cell
+from coterie.results.escaping import latex, markdown, plain
 from coterie.results.statistics import Contrast, Difference, Estimate, Reach, Run, Standing
 
 __all__ = [
@@ -83,11 +84,16 @@ def percent(found: Estimate) -> str:
 
 
 def simple(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
-    """A plain table."""
-    table = Table(*columns, title=title, title_justify="left", caption=caption or None, caption_justify="left")
+    """A plain table; every text in it is taken as it is, not as markup."""
+    captions: dict[str, Any] = {"title": _text(title), "caption": _text(caption) if caption else None}
+    table = Table(*(Column(_text(column)) for column in columns), **captions, title_justify="left", caption_justify="left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*map(_text, row))
     return table
+
+
+def _text(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text(plain(cell))
 
 
 def outcome(title: str, summary: Mapping[str, Any]) -> Table:
@@ -198,7 +204,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
 
 
@@ -209,9 +215,10 @@ def as_markdown(sheets: Sequence[Sheet]) -> str:
         return "| " + " | ".join(cells) + " |\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, "**{}**", lambda text: text.replace("|", "\\|")) for cell in row) for row in sheet.rows)
+        body = "".join(line(_bold(cell, "**{}**", markdown) for cell in row) for row in sheet.rows)
         rule = "|" + "---|" * len(sheet.columns) + "\n"
-        return f"**{sheet.title}**\n\n{line(sheet.columns)}{rule}{body}" + (f"\n{sheet.note}\n" if sheet.note else "")
+        head = line(map(markdown, sheet.columns))
+        return f"**{markdown(sheet.title)}**\n\n{head}{rule}{body}" + (f"\n{markdown(sheet.note)}\n" if sheet.note else "")
 
     return "\n".join(map(drawn, sheets))
 
@@ -223,11 +230,11 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
         return "  " + " & ".join(cells) + r" \\" + "\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, r"\textbf{{{}}}", _tex) for cell in row) for row in sheet.rows)
-        head = line(map(_tex, sheet.columns))
+        body = "".join(line(_bold(cell, r"\textbf{{{}}}", latex) for cell in row) for row in sheet.rows)
+        head = line(map(latex, sheet.columns))
         open_, close = rf"\begin{{tabular}}{{{'l' * len(sheet.columns)}}}", r"\end{tabular}"
-        note = f"% {sheet.note}\n" if sheet.note else ""
-        return f"% {sheet.title}\n{note}{open_}\n  \\toprule\n{head}  \\midrule\n{body}  \\bottomrule\n{close}\n"
+        note = f"% {latex(sheet.note)}\n" if sheet.note else ""
+        return f"% {latex(sheet.title)}\n{note}{open_}\n  \\toprule\n{head}  \\midrule\n{body}  \\bottomrule\n{close}\n"
 
     return "\n".join(map(drawn, sheets))
 
@@ -245,31 +252,13 @@ def formatted(form: str, sheets: Sequence[Sheet], found: Contrast, runs: Sequenc
     return json.dumps({**asdict(found), "runs": rows}) + "\n"
 
 
-TEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "∞": r"$\infty$",
-    ">": "$>$",
-    "<": "$<$",
-}
-
-
-def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, TEX)), lambda found: TEX[found[0]], text)
-
-
 def _bold(cell: Cell, form: str, escaped: Any) -> str:
     text = escaped(cell.text)
     return form.format(text) if cell.best else text
 
 
-def _marked(cell: Cell) -> str:
-    return _bold(cell, "[bold]{}[/bold]", escape)
+def _marked(cell: Cell) -> Text:
+    return Text(plain(cell.text), style="bold" if cell.best else "")
 
 
 def _share(target: str) -> str:
