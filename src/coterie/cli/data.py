@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from coterie.cli.sentences import console, say
 from coterie.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["DataFolder", "Json", "app"]
 
 app = typer.Typer(help="Data sets: what is here, fetching, checking, images of partitions.", no_args_is_help=True)
-console = Console()
 
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for scripts.")]
@@ -61,7 +60,7 @@ def fetch_command(
     with bars() as report:
         paths = fetch(source, folder, report)
     for path in paths:
-        _say(f"{name}: {path}")
+        say(f"{name}: {path}")
 
 
 @app.command("verify")
@@ -91,7 +90,7 @@ def verify_command(
         console.print(simple(f"sound in {folder}", columns, [_cells(row) for row in rows]))
         for row in rows:
             if row["note"]:
-                _say(f"{row['name']}: {row['note']}")
+                say(f"{row['name']}: {row['note']}")
     if wrong:
         raise UserError("; ".join(wrong))
 
@@ -123,7 +122,7 @@ def show_command(
     if as_json:
         _print_json({"image": str(path), "clients": population.partition.clients, "note": population.pool.note})
     else:
-        _say(f"written to {path}")
+        say(f"written to {path}")
 
 
 def _source(name: str, folder: Path) -> Source:
@@ -165,10 +164,6 @@ def _images(train: int, test: int) -> str:
     ('60,000 + 10,000', '-')
     """
     return f"{train:,} + {test:,}" if train or test else "-"
-
-
-def _say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_json(value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from coterie import durable
+from coterie.cli import stopping
 from coterie.cli.data import DataFolder, Json
 from coterie.cli.data import app as data_app
+from coterie.cli.sentences import complain, console, ending, kept, note, say
 from coterie.cli.trackers import TrackerName
-from coterie.errors import CoterieError, UserError, nearest
+from coterie.errors import Interrupted, UserError, nearest
 
 if TYPE_CHECKING:
     from coterie.ledger import Listener
@@ -37,7 +38,6 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data_app, name="data")
-console = Console()
 RUNS = Path("runs")
 """Where runs go unless somebody says otherwise."""
 
@@ -117,7 +117,8 @@ def run_command(
         _tell_cost(plan, data)
         return
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
-    with watching(console, title, plan.rounds, quiet=quiet or as_json) as shown, tracking(track, folder, title) as tracked:
+    quiet = quiet or as_json
+    with kept(folder), watching(console, title, plan.rounds, quiet=quiet) as shown, tracking(track, folder, title) as tracked:
         if resume is not None:
             heard = [*shown, *tracked]
             result = resume_run(folder, data=data, callbacks=heard, changed_code=changed_code, changed_data=changed_data)
@@ -127,8 +128,8 @@ def run_command(
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return
     console.print(*outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary), sep="\n")
-    console.print(spent(result.summary), highlight=False)
-    console.print(f"written to {result.folder}", soft_wrap=True)
+    say(spent(result.summary))
+    say(f"written to {result.folder}")
 
 
 @app.command("compare")
@@ -166,12 +167,12 @@ def compare_command(
     if compared.arms:
         sheets, found, runs = _tables(compared, baseline)
         for form, name in {"markdown": "table.md", "csv": "table.csv", "json": "table.json"}.items():
-            (folder / name).write_text(formatted(form, sheets, found, runs), encoding="utf-8")
+            durable.write(folder / name, formatted(form, sheets, found, runs))
         if forms:
             sys.stdout.write(formatted(forms[0], sheets, found, runs))
         else:
             console.print(*sheets, sep="\n")
-            console.print(f"written to {folder}; {compared.reused} of {len(arms)} runs reused", soft_wrap=True, highlight=False)
+            say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
     compared.complete()
 
 
@@ -191,7 +192,7 @@ def _arms(
         raise UserError("--methods is empty: expected names separated by commas")
     arms = arms_of(plan, names, _seeds(seeds), out or RUNS / plan.name, grid_of(grid), overrides=own, data=data)
     for sentence in unreached(plan, names, own):
-        _note(sentence)
+        note(sentence)
     return arms
 
 
@@ -211,7 +212,7 @@ def _tell_cost(plan: Experiment, data: Path | None) -> None:
     from coterie.running.cost import cost_of
 
     for sentence in cost_of(plan, plan.population(data)).sentences():
-        console.print(sentence, soft_wrap=True, highlight=False)
+        say(sentence)
 
 
 def _offered(plan: Experiment, overrides: Sequence[str]) -> Experiment:
@@ -224,12 +225,8 @@ def _offered(plan: Experiment, overrides: Sequence[str]) -> Experiment:
     chosen = plan.with_method(plan.method)
     for protocol in plan.evaluation.protocols:
         if protocol not in chosen.evaluation.protocols:
-            _note(f"not evaluated under '{protocol}': method '{plan.method.name}' does not offer it")
+            note(f"not evaluated under '{protocol}': method '{plan.method.name}' does not offer it")
     return chosen
-
-
-def _note(text: str) -> None:
-    Console(stderr=True).print(f"note: {_escape(text)}", soft_wrap=True, highlight=False)
 
 
 @app.command("reproduce")
@@ -270,8 +267,8 @@ def reproduce_command(
         return
     console.print(*result.sheets(), sep="\n")
     for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):
-        console.print(_escape(sentence), soft_wrap=True, highlight=False)
-    console.print(f"written to {folder}", soft_wrap=True)
+        say(sentence)
+    say(f"written to {folder}")
 
 
 @app.command("watch")
@@ -285,7 +282,7 @@ def watch_command(
     try:
         watch(run, console, once=once)
     except KeyboardInterrupt:
-        console.print("the run goes on; only looking at it has ended")
+        raise Interrupted("stopped looking at it; the run goes on") from None
 
 
 @contextmanager
@@ -321,11 +318,11 @@ def report_command(
 
     found = gather(runs)
     page = write_page(found, out or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html")
-    console.print(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB)", soft_wrap=True)
+    say(f"written to {page} ({page.stat().st_size / 1e6:.1f} MB)")
     for notice in found.notices:
-        console.print(f"note: {_escape(notice)}", soft_wrap=True, highlight=False)
+        say(f"note: {notice}")
     if figures is not None:
-        console.print(f"{len(write_figures(found, figures))} figures written to {figures}", soft_wrap=True)
+        say(f"{len(write_figures(found, figures))} figures written to {figures}")
 
 
 @app.command("list")
@@ -374,25 +371,17 @@ def _seeds(text: str) -> list[int]:
 
 
 def main() -> None:
-    """The entry point: every error is a sentence and an exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where the shell ignores Ctrl-C, as for background jobs
+    """Every error is a sentence and an exit code."""
+    stopping.listen()
     try:
-        app(standalone_mode=False)
-    except typer.Exit as error:
-        sys.exit(error.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except CoterieError as error:
-        Console(stderr=True).print(f"[bold red]error:[/bold red] {_escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(error.exit_code)
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = stopping.CODE
     except Exception as error:
-        if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
-            sys.stderr.write(f"error: {error.format_message()}\n")
-            sys.exit(2)
-        raise
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        code, sentence = ending(error)
+        complain(sentence)
+        sys.exit(code)
+    if code == stopping.CODE:  # typer makes one of a KeyboardInterrupt, in what it calls the return value
+        complain("stopped")
+    if code:
+        sys.exit(code)

@@ -12,6 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from coterie.ledger import Event, Listener
+from coterie.results.escaping import plain
 from coterie.results.tally import Tally
 
 __all__ = ["Show", "Times", "board", "clock", "latest", "watching"]
@@ -34,7 +35,7 @@ def latest(tally: Tally, room: int | None = None) -> str:
     ('global 50.00%  local_post 50.00%', 'global 50.00%')
     """
     found = {protocol: tally.last(protocol) for protocol in tally.means}
-    words = [f"{protocol} {100 * last.value:.2f}%" for protocol, last in found.items() if last is not None]
+    words = [f"{plain(protocol)} {100 * last.value:.2f}%" for protocol, last in found.items() if last is not None]
     while len(words) > 1 and room is not None and len("  ".join(words)) > room:
         words.pop()
     return "  ".join(words)
@@ -83,8 +84,8 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
     if quiet:
         yield lambda title, rounds: []
     elif console.is_terminal:
-        found = TextColumn("{task.fields[found]}", table_column=Column(ratio=1, no_wrap=True))
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=BAR), MofNCompleteColumn(), Times(), found)
+        found = TextColumn("{task.fields[found]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=BAR), MofNCompleteColumn(), Times(), found)
         with Progress(*columns, console=console, expand=True) as progress:
             whole = None if runs is None else progress.add_task("runs", total=runs, found="", done=0.0)
             yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
@@ -94,7 +95,7 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
 
 def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> Listener:
     tally = Tally(keep_logs=False)
-    bar = progress.add_task(title, total=rounds, found="", done=0.0)
+    bar = progress.add_task(plain(title), total=rounds, found="", done=0.0)
     before = 0
 
     def on_event(event: Event) -> None:
@@ -130,7 +131,7 @@ def _lines(console: Console, title: str, rounds: int) -> Listener:
     def on_event(event: Event) -> None:
         tally.on_event(event)
         if event["event"] == "round":
-            words = [title, f"round {event['round']}/{rounds}", latest(tally), f"{event['seconds']:.1f} s"]
-            console.print("  ".join(word for word in words if word), highlight=False, soft_wrap=True)
+            words = [plain(title), f"round {event['round']}/{rounds}", latest(tally), f"{event['seconds']:.1f} s"]
+            console.print("  ".join(word for word in words if word), markup=False, highlight=False, soft_wrap=True)
 
     return on_event

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from coterie.errors import UserError
 from coterie.ledger import Event
+from coterie.results.escaping import plain
 from coterie.results.read import LEDGER
 from coterie.results.sheets import clients_text, spent
 from coterie.results.summary import costs_of
@@ -88,7 +89,7 @@ class View:
         bar = Table.grid(padding=(0, 1))
         bar.add_row(ProgressBar(total=max(1, planned), completed=tally.rounds, width=WIDTH), f"round {tally.rounds}/{planned}")
         title = f"{tally.experiment['name']} {tally.method} seed {tally.seed}" if tally.start else self.folder.name
-        return Group(Text(f"{title}: {self.state}{self._hint(silent)}", style="bold"), bar, self._accuracies(), Text(self._spent()))
+        return Group(Text(f"{plain(title)}: {self.state}{self._hint(silent)}", style="bold"), bar, self._accuracies(), Text(self._spent()))
 
     def _accuracies(self) -> Sheet:
         rows = []

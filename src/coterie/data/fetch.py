@@ -20,9 +20,10 @@ import pooch
 import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from coterie import durable
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
-from coterie.data.sources.base import File, Found, Source
+from coterie.data.sources.base import File, Found, Source, matches
 from coterie.data.sources.blocks import reading
 from coterie.errors import UserError
 
@@ -79,22 +80,13 @@ def fetch_file(file: File, folder: Path, progress: FetchReport = silent) -> tupl
     raise UserError(f"{target} could not be fetched: {'; '.join(failures) or 'it has no address'}")
 
 
-def matches(path: Path, checksum: str) -> bool:
-    """Whether a file is there with this checksum.
-
-    >>> matches(Path("nowhere"), "md5:0")
-    False
-    """
-    algorithm, _, known = checksum.partition(":")
-    return path.is_file() and pooch.file_hash(str(path), alg=algorithm) == known.lower()
-
-
 def attempt(url: str, file: File, target: Path, progress: FetchReport) -> str | None:
     """Download from one mirror; None, or what went wrong. What was resumed and came out wrong is tried once more from its beginning."""
     resume = Resume(target.with_name(target.name + ".part"), progress, file.size)
     for _ in range(1 + resume.part.exists()):
         try:
             pooch.retrieve(url, file.checksum, fname=target.name, path=target.parent, downloader=resume)
+            durable.sync_file(target)
         except requests.RequestException as error:
             return f"{type(error).__name__}: {error}"
         except ValueError:  # pooch's word for a wrong checksum; the bytes are gone with its temporary file
@@ -152,17 +144,13 @@ def unpack(file: File, folder: Path) -> None:
             if not matches(fresh, checksum):
                 raise UserError(f"{leaf} in {archive} has a wrong checksum")
             (folder / leaf).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(fresh, folder / leaf)
+            durable.place(fresh, folder / leaf)
     archive.unlink()
 
 
 def verify(source: Source, folder: Path) -> Pool:
     """The pool, after every file of `source` that is in `folder` was compared with its published checksum."""
-    for file in source.files:
-        for leaf, checksum in file.leaves.items():
-            path = folder / leaf
-            if path.is_file() and not matches(path, checksum):
-                raise UserError(f"{path} has a wrong checksum: run `coterie data fetch {source.name}`")
+    source.check([folder / leaf for file in source.files for leaf in file.leaves if (folder / leaf).is_file()])
     return source.load(folder)
 
 

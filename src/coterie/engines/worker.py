@@ -9,15 +9,28 @@ from pathlib import Path
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.method import Method, find_task
 from coterie.population import Population
-from coterie.record import EMPTY, Record, encode, read, write
+from coterie.record import EMPTY, Record, RecordError, encode, read, write
 from coterie.site import SERVER, ModelCache, Site
 
-__all__ = ["Memories", "Performer", "memory_file"]
+__all__ = ["Memories", "Performer", "memory_file", "read_memory"]
 
 
 def memory_file(folder: Path, client: int, version: str) -> Path:
     """Where one version of what a client keeps lies in a run's folder."""
     return folder / "memory" / f"{client}.{version}.safetensors"
+
+
+def read_memory(folder: Path, client: int, version: str) -> Record:
+    """One version of what a client keeps; a file that is damaged, missing or another's is a `RecordError`."""
+    path = memory_file(folder, client, version)
+    try:
+        return read(path, _about(client, version))
+    except FileNotFoundError:
+        raise RecordError(f"{path} is missing") from None
+
+
+def _about(client: int, version: str) -> str:
+    return f"what client {client} keeps, version {version}"
 
 
 class Memories:
@@ -34,17 +47,17 @@ class Memories:
         if version is None:
             return EMPTY
         held = self._held.get(client)
-        memory = held[1] if held and held[0] == version else read(memory_file(self._folder, client, version))
+        memory = held[1] if held and held[0] == version else read_memory(self._folder, client, version)
         self._hold(client, version, memory)
         return memory
 
     def put(self, client: int, version: str, memory: Record) -> str | None:
-        """Keep a memory; nothing is written where there is nothing to keep."""
+        """Keep a memory; nothing is written where there is nothing to keep. The checkpoint that names it has it synced."""
         if not memory:
             return None
         path = memory_file(self._folder, client, version)
         path.parent.mkdir(exist_ok=True)
-        write(memory, path)
+        write(memory, path, _about(client, version), sync=False)
         self._hold(client, version, memory)
         return version
 

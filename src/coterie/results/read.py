@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.errors import UserError
-from coterie.ledger import Event
+from coterie.ledger import LEDGER, Event
 from coterie.results.tally import Tally
 
 __all__ = ["LEDGER", "Run", "read_run"]
 
-LEDGER = "ledger.jsonl"
 FORGET = 200_000
 """Pieces remembered before the reader starts afresh: bounds memory where every message has another size."""
 NAMED = 5

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich import box
@@ -17,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from coterie.results import escaping
 from coterie.results.statistics import Estimate
 
 __all__ = [
@@ -91,11 +91,19 @@ class Sheet:
         return bool(self.rows) and all(map(_is_number, (row[at] for row in self.cells)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.title:
-            yield Text(self.title, style="bold")
-        for part in _parts(self, options.max_width):
-            yield _drawn(self, part)
-        yield Text(f"{self.note}\n" if self.note else "", style="dim")
+        shown = _visible(self)
+        if shown.title:
+            yield Text(shown.title, style="bold")
+        for part in _parts(shown, options.max_width):
+            yield _drawn(shown, part)
+        yield Text(f"{shown.note}\n" if shown.note else "", style="dim")
+
+
+def _visible(sheet: Sheet) -> Sheet:
+    """The same for a terminal, which would obey some of what a name may hold."""
+    rows = [[replace(cell, text=escaping.plain(cell.text)) for cell in row] for row in sheet.cells]
+    columns = tuple(map(escaping.plain, sheet.columns))
+    return replace(sheet, title=escaping.plain(sheet.title), columns=columns, rows=rows, note=escaping.plain(sheet.note))
 
 
 def _is_number(cell: Cell) -> bool:
@@ -252,8 +260,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows(map(escaping.cell, row) for row in (columns, *rows))
     return text.getvalue()
 
 
@@ -281,9 +288,10 @@ def as_markdown(sheets: Sequence[Sheet]) -> str:
         return "| " + " | ".join(cells) + " |\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, "**{}**", lambda text: text.replace("|", "\\|")) for cell in row) for row in sheet.cells)
+        body = "".join(line(_bold(cell, "**{}**", escaping.markdown) for cell in row) for row in sheet.cells)
         rule = "|" + "---|" * len(sheet.columns) + "\n"
-        return f"**{sheet.title}**\n\n{line(sheet.columns)}{rule}{body}" + (f"\n{sheet.note}\n" if sheet.note else "")
+        head, note = line(map(escaping.markdown, sheet.columns)), escaping.markdown(sheet.note)
+        return f"**{escaping.markdown(sheet.title)}**\n\n{head}{rule}{body}" + (f"\n{note}\n" if note else "")
 
     return "\n".join(map(drawn, sheets))
 
@@ -295,32 +303,14 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
         return "  " + " & ".join(cells) + r" \\" + "\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, r"\textbf{{{}}}", _tex) for cell in row) for row in sheet.cells)
-        head = line(map(_tex, sheet.columns))
+        body = "".join(line(_bold(cell, r"\textbf{{{}}}", escaping.latex) for cell in row) for row in sheet.cells)
+        head = line(map(escaping.latex, sheet.columns))
         form = "".join("r" if sheet.numeric(at) else "l" for at in range(len(sheet.columns)))
-        note = f"% {sheet.note}\n" if sheet.note else ""
+        note = f"% {escaping.latex(sheet.note)}\n" if sheet.note else ""
         whole = f"\\begin{{tabular}}{{{form}}}\n  \\toprule\n{head}  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}\n"
-        return f"% {sheet.title}\n{note}{whole}"
+        return f"% {escaping.latex(sheet.title)}\n{note}{whole}"
 
     return "\n".join(map(drawn, sheets))
-
-
-TEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "∞": r"$\infty$",
-    ">": "$>$",
-    "<": "$<$",
-}
-
-
-def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, TEX)), lambda found: TEX[found[0]], text)
 
 
 def _bold(cell: Cell, form: str, escaped: Callable[[str], str]) -> str:

@@ -148,6 +148,8 @@ class EngineSettings(Section):
     """None for one per core."""
     memory_mb: Count = 256
     """Client memories that each worker keeps in RAM; the rest lies on disk."""
+    durable: bool = True
+    """Whether a round waits until its checkpoint is on the disk: a power cut then loses no more than the round in progress."""
     options: dict[str, Any] = Field(default_factory=dict)
     """What an engine of your own is called with."""
 

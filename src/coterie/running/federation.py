@@ -50,6 +50,7 @@ class Coordinator(Federation):
         self._cache = ModelCache()
         self._sent = 0
         self._stale: list[Path] = []
+        self._passing: list[Path] = []
         self._open: Replies | None = None
         self.context.live.mkdir(parents=True, exist_ok=True)
         self.begin(0, (), (), ())
@@ -206,7 +207,7 @@ class Coordinator(Federation):
             return
         self.observed[outcome.client].extend(outcome.observations)
         if outcome.kept not in (None, self.memories.get(outcome.client)):
-            self._stale.append(memory_file(self.context.folder, outcome.client, outcome.kept))
+            self._passing.append(memory_file(self.context.folder, outcome.client, outcome.kept))
         self._guests[outcome.client] = outcome.kept
         if delivery.keep_guests:
             delivery.guests[outcome.client] = decode(outcome.reply)
@@ -239,11 +240,15 @@ class Coordinator(Federation):
         if version is not None:
             self.memories[client] = version
 
-    def forget(self) -> None:
-        """Remove the memories that newer ones have replaced, and guests'; for when a checkpoint no longer needs them."""
-        for path in self._stale:
-            path.unlink(missing_ok=True)
-        self._stale.clear()
+    def replaced(self) -> list[Path]:
+        """The memories that newer ones have replaced since this was last asked: the last checkpoint may still need them."""
+        stale, self._stale = self._stale, []
+        return stale
+
+    def passing(self) -> list[Path]:
+        """The memories of guests since this was last asked: no checkpoint needs them, and so nobody waits for them to be on the disk."""
+        passing, self._passing = self._passing, []
+        return passing
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
+from coterie import durable
 from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
@@ -134,8 +135,8 @@ class Reproduction:
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
             save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
-        (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
-        (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
+        durable.write(folder / "result.json", json.dumps(self.table(), indent=2) + "\n")
+        durable.write(folder / "result.md", self.markdown())
 
 
 def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None) -> Reproduction:

@@ -102,6 +102,13 @@ const tablePanel = (id, name, get, { folded = false, controls = [] } = {}) => {
   return { node, redraw };
 };
 
+/* plotly makes links of the tags in a name: in what it is given, only the tags that are ours stay tags. */
+const tame = (value) =>
+  typeof value === "string" ? value.replace(/<(?!\/?(?:b|br|extra)>)/g, "&lt;")
+    : Array.isArray(value) ? (typeof value[0] === "number" ? value : value.map(tame))
+      : value && Object.getPrototypeOf(value) === Object.prototype ? Object.fromEntries(Object.entries(value).map(([key, each]) => [key, tame(each)]))
+        : value;
+
 const figures = [];
 /* A chart with its switches, its legend and its button; `make` gives data and layout. */
 const chartPanel = (id, name, make, { controls = [], legend = null, note = null } = {}) => {
@@ -110,14 +117,14 @@ const chartPanel = (id, name, make, { controls = [], legend = null, note = null 
   const config = { displayModeBar: false, responsive: true, doubleClick: "reset" };
   const redraw = () => {
     const { data, layout } = make();
-    Plotly.react(chart, data, styled(layout), config);
+    Plotly.react(chart, tame(data), tame(styled(layout)), config);
     foot.textContent = note ? note() : "";
     foot.hidden = !foot.textContent;
   };
   const save = async () => {
     const { data, layout } = make();
     const whole = { data, layout: { ...styled(layout), showlegend: layout.saveLegend !== false, title: { text: name, font: { size: 16 } }, margin: { t: 60, l: 80, r: 30, b: 60 } }, config };
-    const address = await Plotly.toImage(whole, { format: "svg", width: 900, height: Math.max(420, chart.clientHeight), imageDataOnly: true });
+    const address = await Plotly.toImage(tame(whole), { format: "svg", width: 900, height: Math.max(420, chart.clientHeight), imageDataOnly: true });
     const url = URL.createObjectURL(new Blob([address], { type: "image/svg+xml" }));
     el("a", { href: url, download: `${D.title}-${id}.svg`.replace(/[^\w.-]+/g, "-") }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib import resources
 from pathlib import Path
 
+from coterie import durable
 from coterie.errors import UserError
 from coterie.results.gather import Report
 from coterie.results.report.content import content
@@ -31,9 +31,7 @@ def write_page(report: Report, path: Path) -> Path:
     if path.is_dir():
         raise UserError(f"--out = '{path}' is a folder: expected the name of a file, such as {path / 'report.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(render(report), encoding="utf-8")
-    os.replace(partial, path)
+    durable.write(path, render(report))
     return path
 
 
