@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError
+from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError, brief
 from coterie.engines.worker import memory_file
 from coterie.ledger import Ledger
 from coterie.method import Federation, Replies, Reply
 from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, RecordError, decode, encode
-from coterie.running.admission import Admission, QuorumError, per_sample, rejection
+from coterie.running.admission import ENTRIES, Admission, Expected, QuorumError, fault_of, rejection
 from coterie.running.traffic import Traffic
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 
 __all__ = ["Coordinator"]
 
-Validate = Callable[[int, Record], str | None]
+Check = Callable[[Record], str | None]
 
 
 @dataclass(eq=False)
@@ -95,16 +95,14 @@ class Coordinator(Federation):
         )
         guests = self._guests_of(message) if clients is None else ()
         files = self._save_messages(task, message, asked, guests)
-        jobs = [self._job(task, client, files[client]) for client in (*asked, *guests)]
-
-        def validate(client: int, reply: Record) -> str | None:
-            return rejection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
-
-        rows = per_sample(like if isinstance(like, Record) else next(iter(like.values()), EMPTY))
-        answers: dict[int, Record] = {}
-        delivery = _Delivery(task, jobs, len(asked), validate, rows, answers)
-        self._open = Replies(self._admitted(delivery, set(files.values())), answers)
+        expected = self._expected(like, message, (*asked, *guests))
+        jobs = [self._job(task, client, files[client], expected[client]) for client in (*asked, *guests)]
+        delivery = _Delivery(task, jobs, len(asked), expected, check)
+        delivery.replies = self._open = Replies(self._admitted(delivery, set(files.values())), delivery.guests)
         return self._open
+
+    def _expected(self, like: Record | Mapping[int, Record], message: Record | Mapping[int, Record], clients: Sequence[int]) -> dict[int, Expected]:
+        """What each client's reply must match."""
 
     def _guests_of(self, message: Record | Mapping[int, Record]) -> tuple[int, ...]:
         """Guests for whom there is a message; who gets none leaves."""
