@@ -42,7 +42,11 @@ def experiment(rounds: int) -> Experiment:
             "rounds": rounds,
             "method": {"name": "fccl", "pretraining": 0, "public": {"batch": 128}},
             "model": ["resnet10-slim", "efficientnet-slim", "mobilenetv2-slim", "googlenet-slim"],
-            "data": {"source": "digit-domains", "test": 100, "public": {"source": "cifar100", "samples": 1000}},
+            "data": {
+                "source": {"name": "digit-domains", "parts": ["svhn", "mnist-m"]},
+                "test": 100,
+                "public": {"source": {"name": "cifar100", "part": True}, "samples": 1000},
+            },
             "partition": {"name": "domains", "samples": [150, 80, 300, 300]},
             "training": {"epochs": 2, "batch": 32, "optimiser": {"name": "adam", "lr": 0.001}},
             "evaluation": {"protocols": ["intra"], "every": 10_000},

@@ -96,7 +96,7 @@ def main() -> None:
     torch.set_num_threads(1)
     table = {
         "name": "selection",
-        "data": {"source": "cifar10"},
+        "data": {"source": {"name": "cifar10", "part": True}},
         "partition": {"name": "classes", "clients": 1, "per_client": CLASSES, "samples": options.images // CLASSES},
         "model": "wrn-40-1",
         "method": {"name": "split-metadata", "level": "G1"},

@@ -120,7 +120,7 @@ def federated(options: argparse.Namespace, seed: int) -> tuple[Population, Recor
             "name": "metadata-frontier",
             "seed": seed,
             "rounds": options.rounds,
-            "data": {"source": "cifar10", "train": options.train, "test": options.test},
+            "data": {"source": {"name": "cifar10", "part": True}, "train": options.train, "test": options.test},
             "partition": {"name": "classes", "clients": 20, "per_client": 2},
             "model": "wrn-10-1",
             "method": {"name": "fedavg", "weighting": "uniform"},

@@ -77,7 +77,7 @@ def federated(options: argparse.Namespace) -> tuple[Population, Record]:
         {
             "name": "reconstruction",
             "rounds": options.rounds,
-            "data": {"source": "cifar10", "train": 2 * options.images, "test": options.test},
+            "data": {"source": {"name": "cifar10", "part": True}, "train": 2 * options.images, "test": options.test},
             "partition": {"name": "classes", "clients": 20, "per_client": 2},
             "model": "wrn-10-1",
             "method": {"name": "fedavg", "weighting": "uniform"},

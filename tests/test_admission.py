@@ -86,10 +86,10 @@ def test_the_mean_is_over_who_was_admitted(tmp_path) -> None:
 
     class Without(FedAvg):
         def round(self, state, fed):
-            from coterie.method import weighted_mean
+            from coterie.method import means
 
             others = [client for client in fed.cohort if client != 1]
-            return Record(model=weighted_mean(fed.ask("train", state, clients=others), "model"))
+            return means(fed.ask("train", state, clients=others), "model")
 
     plan = small_experiment(Bad(), rounds=1).replace(cohort=1.0)
     dropped = run(plan, tmp_path / "a", engine=Inline())

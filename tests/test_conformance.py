@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.method import task, weighted_mean
+from coterie.method import means, task
 from coterie.methods import FedAvg
 from coterie.record import Record
 from coterie.testing import ConformanceError, check_method
@@ -78,7 +78,7 @@ class GlobalPython(FedAvg):
 class NeedsEverybody(FedAvg):
     def round(self, state, fed):
         replies = {reply.client: reply for reply in fed.ask("train", state, like=state)}
-        return Record(model=weighted_mean([replies[client] for client in fed.cohort], "model"))
+        return means([replies[client] for client in fed.cohort], "model")
 
 
 class RemembersOnTheServer(FedAvg):

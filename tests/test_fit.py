@@ -93,8 +93,8 @@ def test_a_kept_optimiser_goes_on_where_it_stopped(optimiser) -> None:
     """Two fits of one epoch with the state carried equal a plain loop of two epochs with one optimiser."""
     training = Training(epochs=1, batch=5, optimiser=optimiser, state="kept")
     first = fit(net(), snapshot(net()), data(), CrossEntropy(), training, seed=1)
-    second = fit(net(), first.params, data(), CrossEntropy(), training, seed=2, carried=first.carried)
-    fresh = fit(net(), first.params, data(), CrossEntropy(), training.replace(state="fresh"), seed=2, carried=first.carried)
+    second = fit(net(), first.params, data(), CrossEntropy(), training, seed=2, optimiser=first.optimiser)
+    fresh = fit(net(), first.params, data(), CrossEntropy(), training.replace(state="fresh"), seed=2, optimiser=first.optimiser)
 
     plain = net().train()
     torch_optimiser = optimiser.build(plain.parameters(), optimiser.lr)
@@ -106,8 +106,8 @@ def test_a_kept_optimiser_goes_on_where_it_stopped(optimiser) -> None:
             torch_optimiser.step()
     assert second.params == snapshot(plain)
     assert fresh.params != second.params
-    assert not fresh.carried
-    assert first.carried.payload_bytes > 0
+    assert not fresh.optimiser
+    assert first.optimiser.payload_bytes > 0
 
 
 def test_frozen_outputs_are_looked_up_by_sample() -> None:
@@ -177,10 +177,10 @@ def test_scores_by_hand() -> None:
     exp = np.exp(logits - logits.max(1, keepdims=True))
     losses = -np.log(exp[np.arange(23), y] / exp.sum(1))
     whole = score(net(), snapshot(net()), examples)
-    parts = score(net(), snapshot(net()), examples, 0, 10) + score(net(), snapshot(net()), examples, 10, 23)
-    assert whole.values()["accuracy"] == (logits.argmax(1) == y.numpy()).mean()
-    assert whole.values()["loss"] == pytest.approx(losses.mean(), abs=1e-12)
-    assert parts.values() == pytest.approx(whole.values())
+    parts = score(net(), snapshot(net()), examples, (0, 10)) + score(net(), snapshot(net()), examples, (10, 23))
+    assert whole.metrics()["accuracy"] == (logits.argmax(1) == y.numpy()).mean()
+    assert whole.metrics()["loss"] == pytest.approx(losses.mean(), abs=1e-12)
+    assert parts.metrics() == pytest.approx(whole.metrics())
 
 
 def test_augmentation_moves_and_mirrors_whole_images() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from coterie.engines import Processes
-from coterie.engines.engine import MEASURE, Job, RunContext
+from coterie.engines.engine import EVALUATE, Job, RunContext
 from coterie.record import Record, write
 from coterie.running.experiment import Experiment
-from coterie.site import SERVER, ModelCache
+from coterie.site import SERVER, ModelCache, Visit
 
 PICTURES = "pool.x.npy"
 
@@ -40,8 +40,8 @@ def test_two_workers_hold_the_data_once(data_folder, tmp_path) -> None:
         engine.open(RunContext(plan.method, population, folder))
         write(state, folder / "live" / "state.safetensors")
         # Every worker reads every image: all clients' test slices, and the server's, several times over.
-        look = {"task": MEASURE, "round": 1, "message": str(folder / "live" / "state.safetensors")}
-        list(engine.deliver([Job(client=SERVER, wanted=("global",), span=(0, 10_000), **look) for _ in range(4)]))
+        look = {"task": EVALUATE, "round": 1, "message": str(folder / "live" / "state.safetensors")}
+        list(engine.deliver([Job(client=SERVER, visit=Visit(("global",), span=(0, 10_000)), **look) for _ in range(4)]))
         train = [Job(client=client, task="train", round=1, message=look["message"]) for client in range(100)]
         for _ in range(2):
             list(engine.deliver(train))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.running.cohort import draw_cohort
 from coterie.running.experiment import Experiment
-from coterie.running.federation import draw_cohort
 from coterie.running.rounds import run
 from coterie.seeds import generator, seed_of
 from coterie.site import SERVER, ModelCache

@@ -19,7 +19,7 @@ import torch
 from coterie.engines import Inline, Processes
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, events
-from coterie.method import Exhibit, task
+from coterie.method import task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
 from coterie.results.summary import summarise
@@ -334,30 +334,28 @@ print(before[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_c
     assert many[1] <= few[1] * 1.1
 
 
-class Shows(FedAvg):
-    """Puts arrays on show, from a client and from the server."""
+class Logs(FedAvg):
+    """Logs arrays, from a client and from the server."""
 
-    name: ClassVar[str] = "shows"
-    exhibits: ClassVar = {"bias": Exhibit("Biases", "lines", x="round"), "count": Exhibit("Rounds so far", "bars")}
+    name: ClassVar[str] = "logs"
 
     def round(self, state, fed):
-        fed.server.show("count", torch.tensor([float(fed.round)]))
+        fed.server.log("count", torch.tensor([float(fed.round)]))
         return super().round(state, fed)
 
     @task
     def train(self, site, memory, message):
         reply, memory = super().train(site, memory, message)
-        site.show("bias", reply.group("model").tensors["head.bias"])
+        site.log("bias", reply.group("model").tensors["head.bias"])
         return reply, memory
 
 
 @pytest.mark.parametrize("engine", [Inline, lambda: Processes(2)], ids=["inline", "processes"])
-def test_exhibits_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
-    result = run(small_experiment(Shows(), rounds=4).replace(evaluation={"every": 2}), tmp_path / "run", engine=engine())
-    shown = [line for line in ledger(tmp_path / "run") if line["event"] == "exhibit"]
+def test_logged_arrays_reach_the_ledger_on_evaluated_rounds(tmp_path, engine) -> None:
+    result = run(small_experiment(Logs(), rounds=4).replace(evaluation={"every": 2}), tmp_path / "run", engine=engine())
+    shown = [line for line in ledger(tmp_path / "run") if line["event"] == "log"]
     assert {(line["round"], line["name"]) for line in shown} == {(r, n) for r in (2, 4) for n in ("bias", "count")}
     assert all(len(line["values"]) == (10 if line["name"] == "bias" else 1) for line in shown)
-    assert {(line["title"], line["draw"]) for line in shown} == {("Biases", "lines"), ("Rounds so far", "bars")}
     assert result.summary["bytes"]["up"] == 12 * 4840
 
 

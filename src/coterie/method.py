@@ -211,7 +211,7 @@ class Method(Spec):
         raise NotImplementedError
 
     def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
-        """The server's models in its state (`global`, `composed`), as a site, the server's or a client's, measures them."""
+        """The server's models in its state (`global`, `composed`); `site` has the server's network, wherever they are measured."""
         return {"global": state.group("model")} if "global" in self.evaluates else {}
 
     def check(self, population: Population) -> None:

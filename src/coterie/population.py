@@ -115,15 +115,16 @@ class Population:
             return client % kinds
         return client * min(kinds, self.clients) // self.clients if domain_of is None else int(domain_of[client]) % kinds
 
-    def site(self, client: int, round: int, cache: ModelCache, visit: Visit = NOTHING_ELSE) -> Site:
-        """The Site of a client, or of the server, with the network that the method has there."""
-        plan, index = self.plan, self.architecture_of(client)
+    def site(self, client: int, round: int, cache: ModelCache, visit: Visit = NOTHING_ELSE, network_of: int | None = None) -> Site:
+        """The Site of a client, or of the server, with the network that the method has there, or at another site."""
+        plan, owner = self.plan, client if network_of is None else network_of
+        index = self.architecture_of(owner)
         own = self._server() if client == SERVER else self._client(client)
         return Site(
             id=client,
             round=round,
             seed=plan.seed,
-            architecture=plan.method.network(plan.architectures[index], client),
+            architecture=plan.method.network(plan.architectures[index], owner),
             architecture_index=index,
             training=plan.training,
             cache=cache,

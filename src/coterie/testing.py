@@ -79,8 +79,8 @@ def check_method(
     plan = (experiment or small_experiment(method)).replace(method=method)
     seen: list[Event] = []
     reference = _run(plan, Inline(), seen.append)
-    _equal(reference, _run(_evaluated(plan), Inline()), "its result changes when its models are evaluated at clients")
     _equal(reference, _run(plan, _Careful()), "its result changes when every task gets a fresh copy of the method: state is hidden on it")
+    _equal(reference, _run(_evaluated(plan), Inline()), "its result changes when its models are evaluated at clients")
     _check_bytes(seen, up, down)
     _check_missing_client(plan)
     _check_resume(plan, reference)

@@ -231,6 +231,7 @@ def test_fetch_and_verify_a_source(server: Server, tmp_path: Path) -> None:
     server.files |= made
 
     class Local(Usps):
+        name = Usps.name
         samples = (1, 1)
         files = tuple(
             File(f"usps{path}", "md5:" + hashlib.md5(content).hexdigest(), (server.root + path,)) for path, content in made.items()

@@ -23,6 +23,7 @@ from coterie.data.folder import data_folder
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
 from coterie.data.sources.cifar import Cifar10, Cifar100
+from coterie.data.sources.domains import DigitDomains
 from coterie.data.sources.huggingface import HuggingFace
 from coterie.data.sources.idx import FashionMnist, Mnist
 from coterie.data.sources.images import Folder, MnistM, OfficeHome
@@ -337,19 +338,42 @@ def test_cifar_binary_wrong(tmp_path: Path) -> None:
         TinyCifar10().load(tmp_path)
 
 
+def test_the_data_folder_never_decides_how_much_of_a_source_is_read(tmp_path: Path) -> None:
+    """A part beside nothing is no reason to read it: the same settings give the same images, or an error."""
+    np.savez(tmp_path / "cifar10-10k.npz", x_train=some(3, 32, 32, 3), y_train=np.arange(3, dtype=np.uint8))
+    with pytest.raises(UserError, match="part = true"):
+        TinyCifar10().load(tmp_path)
+    assert TinyCifar10().found(tmp_path) is None
+    assert TinyCifar10().as_it_lies(tmp_path) == TinyCifar10(part=True)
+
+
+def test_the_data_folder_never_decides_which_domains_are_parts(tmp_path: Path) -> None:
+    write_four(tmp_path / "mnist")
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (tmp_path / "usps").mkdir(exist_ok=True)
+        (tmp_path / "usps" / name).write_bytes(b"")
+    for name in ("svhn-6k.npz", "mnistm-4k.npz"):
+        np.savez(tmp_path / name, x_train=some(3, 32, 32, 3), y_train=np.arange(3, dtype=np.uint8))
+    said = r'train_32x32\.mat is missing: .* source = { name = "digit-domains", parts = \["svhn", "mnist-m"\] }'
+    with pytest.raises(UserError, match=said):
+        DigitDomains().load(tmp_path)
+
+
 def test_part_and_complete(tmp_path: Path) -> None:
     np.savez(tmp_path / "cifar10-10k.npz", x_train=some(3, 32, 32, 3), y_train=np.arange(3, dtype=np.uint8))
-    part = TinyCifar10().load(tmp_path)
+    part = TinyCifar10(part=True).load(tmp_path)
     assert (len(part), part.train) == (3, 3)
     assert part.note == "a part of cifar10: 3 of 10 training and 0 of 2 test images"
-    with pytest.raises(UserError, match=r"data_batch_1\.bin is missing: cifar10 was looked for"):
-        TinyCifar10(part="never").load(tmp_path)
+    said = r"data_batch_1\.bin is missing: cifar10 was looked for .*; a part is there, .* source = { name = \"cifar10\", part = true }"
+    with pytest.raises(UserError, match=said):
+        TinyCifar10().load(tmp_path)
     write_binary(tmp_path)
     assert len(TinyCifar10().load(tmp_path)) == 12
-    assert len(TinyCifar10(part="always").load(tmp_path)) == 3
+    assert len(TinyCifar10(part=True).load(tmp_path)) == 3
     (tmp_path / "cifar10-10k.npz").unlink()
-    with pytest.raises(UserError, match=r"cifar10-10k\.npz is missing"):
-        TinyCifar10(part="always").load(tmp_path)
+    said = r"cifar10-10k\.npz is missing: .*; the complete set is there, for that write source = { name = \"cifar10\" }"
+    with pytest.raises(UserError, match=said):
+        TinyCifar10(part=True).load(tmp_path)
 
 
 # svhn
@@ -395,7 +419,10 @@ def write_tree(root: Path, per_class: int = 10, domains: tuple[str, ...] = ("Art
 def test_office_home(tmp_path: Path) -> None:
     write_tree(tmp_path / "office-home")
     (tmp_path / "office-home/imagelist.txt").write_text("not a domain")
-    pool = OfficeHome(size=16).load(tmp_path)
+    said = r"office-home holds 80 images and office-home has 15,588: .* source = { name = \"office-home\", size = 16, part = true }"
+    with pytest.raises(UserError, match=said):
+        OfficeHome(size=16).load(tmp_path)
+    pool = OfficeHome(size=16, part=True).load(tmp_path)
     assert (len(pool), pool.train, pool.shape, pool.classes) == (80, 64, (3, 16, 16), 2)
     assert pool.domains == ("Art", "Clipart", "Product", "Real World")
     assert pool.note == "a part of office-home: 80 of 15,588 images"

@@ -19,7 +19,7 @@ from coterie.data.sources import SOURCES
 
 @cache
 def loaded(name: str, folder: Path) -> Pool:
-    source = SOURCES.resolve(name)
+    source = SOURCES.resolve(name).as_it_lies(folder)
     if source.found(folder) is None:
         pytest.skip(f"{name} is not in {folder}: {source.advice()}")
     return source.load(folder)
@@ -112,7 +112,7 @@ def test_part(name: str, data_folder: Path) -> None:
     file, train, test = PARTS[name]
     if not (data_folder / file).is_file():
         pytest.skip(f"{file} is not in {data_folder}")
-    pool = SOURCES.resolve({"name": name, "part": "always"}).load(data_folder)
+    pool = SOURCES.resolve({"name": name, "part": True}).load(data_folder)
     assert (pool.train, len(pool) - pool.train, pool.shape) == (train, test, (3, 32, 32))
     assert pool.note.startswith(f"a part of {name}: {train:,} of ")
     with np.load(data_folder / file) as arrays:
@@ -128,7 +128,7 @@ def test_part(name: str, data_folder: Path) -> None:
 def test_pacs(data_folder: Path) -> None:
     if not (data_folder / "pacs").is_dir():
         pytest.skip(f"pacs is not in {data_folder}")
-    pool = SOURCES.resolve({"name": "pacs", "size": 64}).load(data_folder)
+    pool = SOURCES.resolve({"name": "pacs", "size": 64, "part": True}).load(data_folder)
     folders = sorted(path for path in (data_folder / "pacs").glob("*/*") if path.is_dir())
     files = [path for folder in folders for path in sorted(folder.glob("*.jpg"))]
     assert len(pool) == len(files)

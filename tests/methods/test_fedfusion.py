@@ -29,13 +29,15 @@ from torch import nn
 from coterie.errors import UserError
 from coterie.method import Federation, Reply
 from coterie.methods import FedAvg, FedFusion, FedProx
-from coterie.methods.regularisers import L2Term, MMDTerm, ProximalTerm
+from coterie.methods.fedfusion import beside
+from coterie.methods.mmd import L2Regulariser, MMDRegulariser
+from coterie.methods.regularisers import ProximalRegulariser
 from coterie.models import MODELS, CifarCNN
 from coterie.models.fused import Blend, ConvFusion, Fused
 from coterie.record import EMPTY, Record, read
 from coterie.running.experiment import Experiment
 from coterie.seeds import scoped
-from coterie.site import SERVER, ModelCache, Site
+from coterie.site import SERVER, ModelCache, Site, Visit
 from coterie.testing import check_method
 from coterie.training.optimisers import Sgd
 from coterie.training.score import score
@@ -264,9 +266,12 @@ def test_a_convolution_is_averaged_plainly() -> None:
         (FedFusion(operator="single"), {}),
         (FedFusion(operator="conv", start_as="torch", bias=True), {}),
         (FedFusion(operator="conv"), {}),
-        (FedFusion(operator="multi", terms=(MMDTerm(lam=0.5), ProximalTerm(mu=0.3))), {"mmd": 0.5, "mu": 0.3}),
-        (FedFusion(operator="conv", start_as="torch", terms=(MMDTerm(lam=0.5, on="features"),)), {"mmd": 0.5, "on": "features"}),
-        (FedFusion(operator="single", terms=(L2Term(lam=0.01), ProximalTerm(mu=0.1))), {"pull": 0.01, "mu": 0.1}),
+        (FedFusion(operator="multi", regularisers=(MMDRegulariser(lam=0.5), ProximalRegulariser(mu=0.3))), {"mmd": 0.5, "mu": 0.3}),
+        (
+            FedFusion(operator="conv", start_as="torch", regularisers=(MMDRegulariser(lam=0.5, on="features"),)),
+            {"mmd": 0.5, "on": "features"},
+        ),
+        (FedFusion(operator="single", regularisers=(L2Regulariser(lam=0.01), ProximalRegulariser(mu=0.1))), {"pull": 0.01, "mu": 0.1}),
     ],
 )
 def test_whole_runs(method, objective, tmp_path) -> None:
@@ -287,10 +292,10 @@ def test_whole_runs(method, objective, tmp_path) -> None:
         (FedFusion(operator="single", fixed=True), FedAvg()),
         (FedFusion(operator="multi", fixed=True, personal=True, weighting="uniform"), FedAvg(weighting="uniform")),
         (
-            FedFusion(operator="single", fixed=True, terms=(MMDTerm(lam=0.5), L2Term(on="features"))),
-            FedAvg(terms=(MMDTerm(lam=0.5), L2Term(on="features"))),
+            FedFusion(operator="single", fixed=True, regularisers=(MMDRegulariser(lam=0.5), L2Regulariser(on="features"))),
+            FedAvg(regularisers=(MMDRegulariser(lam=0.5), L2Regulariser(on="features"))),
         ),
-        (FedFusion(operator="multi", fixed=True, terms=(ProximalTerm(mu=0.1),)), FedProx(mu=0.1)),
+        (FedFusion(operator="multi", fixed=True, regularisers=(ProximalRegulariser(mu=0.1),)), FedProx(mu=0.1)),
     ],
 )
 def test_frozen_at_zero_it_is_fedavg_to_the_bit(method, same, tmp_path) -> None:
@@ -323,7 +328,14 @@ def test_conformance_of_personal_fusion() -> None:
 
 
 def test_conformance_of_the_options() -> None:
-    method = FedFusion(operator="conv", level="conv1", bias=True, start_as="torch", terms=(MMDTerm(), ProximalTerm()), weighting="uniform")
+    method = FedFusion(
+        operator="conv",
+        level="conv1",
+        bias=True,
+        start_as="torch",
+        regularisers=(MMDRegulariser(), ProximalRegulariser()),
+        weighting="uniform",
+    )
     check_method(method, maps_experiment(method, rounds=2), up=PLAIN + 4 * (18 + 3), down=PLAIN + 4 * (18 + 3), engines=())
 
 
@@ -366,7 +378,6 @@ def test_personal_fusion_goes_on_where_it_stopped(tmp_path) -> None:
     """With a learning rate of nothing the fusion that comes back is the one that was kept; else it has moved on from it."""
     plan = maps_experiment(FedFusion(operator="conv", personal=True, start_as="xavier"))
     site = plan.population().site(0, 1, ModelCache())
-    site.architecture = plan.method.network(site.architecture, 0)
     message = Record(model={name: value for name, value in site.fresh().items() if not name.startswith(("past.", "fusion."))})
     _, kept = plan.method.train(site, EMPTY, message)
     site.training = plan.training.replace(epochs=0)
@@ -376,10 +387,10 @@ def test_personal_fusion_goes_on_where_it_stopped(tmp_path) -> None:
     assert fresh != kept
 
 
-@pytest.mark.parametrize(("terms", "extractors"), [((), 1), ((MMDTerm(),), 3), ((MMDTerm(), L2Term(lam=0.001)), 3)])
+@pytest.mark.parametrize(("terms", "extractors"), [((), 1), ((MMDRegulariser(),), 3), ((MMDRegulariser(), L2Regulariser(lam=0.001)), 3)])
 def test_frozen_networks_run_once_per_client_and_round(terms, extractors, tmp_path) -> None:
     """E_g once; a global stream beside it once more, through both of its extractors. In training only E_l runs."""
-    plan = whole_batches(FedFusion(operator="multi", terms=terms), steps=3, rounds=2)
+    plan = whole_batches(FedFusion(operator="multi", regularisers=terms), steps=3, rounds=2)
     sizes = plan.population().partition.train.sizes.tolist()
     found = passes(plan.replace(training=plan.training.replace(batch=7)), tmp_path / "run")
     assert found == ([size for size in [*sizes, *sizes] for _ in range(extractors)], 2 * 3 * sum(sizes))
@@ -410,33 +421,31 @@ def test_both_readings_of_the_global_models_extractor(operator, tmp_path) -> Non
         whole = model | Record({f"past.{name}": value for name, value in source.items() if name.startswith("conv")})
         net = Fused(MODELS.resolve(CNN), operator).build((1, 8, 8), 10)
         test = plan.population().site(SERVER, 0, ModelCache()).test
-        by_hand_ = score(net, whole, test).values()["loss"]
+        by_hand_ = score(net, whole, test).metrics()["loss"]
         found = [e["value"] for e in seen if e["event"] == "evaluation" and e["protocol"] == "global" and e["metric"] == "loss"]
         assert found[-1] == pytest.approx(by_hand_, rel=1e-6)
         losses[reading] = by_hand_
         if reading == "new" and operator != "conv":
             plain = MODELS.resolve(CNN).build((1, 8, 8), 10)
             own = Record({name: value for name, value in model.items() if not name.startswith("fusion.")})
-            assert by_hand_ == pytest.approx(score(plain, own, test).values()["loss"], rel=1e-5), "E_g = E_l is no fusion at all"
+            assert by_hand_ == pytest.approx(score(plain, own, test).metrics()["loss"], rel=1e-5), "E_g = E_l is no fusion at all"
     assert losses["previous"] != pytest.approx(losses["new"], rel=1e-6)
 
 
-def test_clients_are_tested_with_their_own_fusion() -> None:
-    method = FedFusion(operator="multi", personal=True)
-    plan = maps_experiment(method)
-    site = plan.population().site(2, 1, ModelCache())
-    site.architecture = method.network(site.architecture, 2)
-    whole = site.fresh()
-    plain = Record({name: value for name, value in whole.items() if not name.startswith(("past.", "fusion."))})
-    state = Record(model=plain, before=plain, fusion={"fusion.lam": torch.zeros(5)})
-    own = Record(fusion={"fusion.lam": torch.ones(5)})
-    assert set(method.models(state, own, site)) == {"local_val", "intra", "inter"}
-    assert method.models(state, own, site)["local_val"].tensors["fusion.lam"].tolist() == [1.0] * 5
-    assert method.models(state, EMPTY, site)["local_val"].tensors["fusion.lam"].tolist() == [0.0] * 5
+def test_clients_are_tested_with_their_own_fusion(tmp_path) -> None:
+    """What a client is measured with before its training is the fusion that it kept, under the model it received."""
+    plan = maps_experiment(FedFusion(operator="multi", personal=True))
+    site = plan.population().site(2, 1, ModelCache(), Visit(("local_pre",)))
+    message = Record(model=site.fresh().drop("past", "fusion"))
+    kept = Record(fusion={"fusion.lam": torch.ones(5)})
+    plan.method.train(site, kept, message)
+    (seen,) = site.observations
+    own = beside(site, message.group("model") | kept.group("fusion"), message.group("model"))
+    assert seen.scores == site.score(own)
 
 
 @pytest.mark.parametrize("personal", [False, True])
-def test_newcomers(personal, tmp_path) -> None:
+def test_new_clients(personal, tmp_path) -> None:
     """A new client starts from the merged model with E_g = E_l, keeps that E_g for all its epochs, and learns."""
     method = FedFusion(operator="multi", personal=personal)
     plan = maps_experiment(method, rounds=2).replace(new_clients={"count": 2, "epochs": 3})
@@ -447,7 +456,7 @@ def test_newcomers(personal, tmp_path) -> None:
     plain = Record({name: value for name, value in model.items() if not name.startswith("fusion.")})
     for client, curve in arrived.items():
         site = plan.population().site(client, 3, ModelCache())
-        start = score(MODELS.resolve(CNN).build((1, 8, 8), 10), plain, site.test).values()["accuracy"]
+        start = score(MODELS.resolve(CNN).build((1, 8, 8), 10), plain, site.test).metrics()["accuracy"]
         assert len(curve) == 4
         assert curve[0] == pytest.approx(start, abs=1.1 / len(site.test) if len(site.test) else 0)
     down = [
@@ -458,12 +467,11 @@ def test_newcomers(personal, tmp_path) -> None:
     assert down == [PLAIN + (0 if personal else EXTRA["multi"])] * 2
 
 
-def test_a_newcomer_keeps_the_extractor_it_was_given(monkeypatch) -> None:
+def test_a_new_client_keeps_the_extractor_it_was_given(monkeypatch) -> None:
     """Even with a term over all parameters that move and weight decay, which shrinks whatever has a gradient, if of 0."""
-    method = FedFusion(operator="multi", terms=(ProximalTerm(mu=0.1),))
+    method = FedFusion(operator="multi", regularisers=(ProximalRegulariser(mu=0.1),))
     site = maps_experiment(method).population().site(0, 1, ModelCache())
     site.training = site.training.replace(optimiser=Sgd(lr=0.1, weight_decay=0.01))
-    site.architecture = method.network(site.architecture, 0)
     model = Record({name: value for name, value in site.fresh().items() if not name.startswith("past.")})
     seen, fit = [], Site.fit
 
@@ -485,10 +493,10 @@ def test_a_newcomer_keeps_the_extractor_it_was_given(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_fusion_weights_on_show(operator, tmp_path) -> None:
+def test_fusion_weights_are_logged(operator, tmp_path) -> None:
     spy = Spy()
     _, seen = run_inline(maps_experiment(FedFusion(operator=operator), rounds=1), tmp_path / "run", spy)
-    shown = [event["values"] for event in seen if event["event"] == "exhibit" and event["name"] == "fusion"]
+    shown = [event["values"] for event in seen if event["event"] == "log" and event["name"] == "fusion"]
     assert len(shown) == len(spy.replies) == 3
     for values, reply in zip(shown, spy.replies, strict=True):
         model = reply.group("model").tensors
@@ -526,10 +534,10 @@ def test_written_in_toml(tmp_path) -> None:
     assert parse("method = 'fedfusion'").method == FedFusion(
         operator="conv", level=None, start_as="identity", bias=False, ema=0.9, personal=False, fixed=False, test_with="previous"
     )
-    terms = "terms = [{ name = 'mmd', lam = 0.5, on = 'features' }, { name = 'proximal', mu = 0.1 }, 'l2']"
+    terms = "regularisers = [{ name = 'mmd', lam = 0.5, on = 'features' }, { name = 'proximal', mu = 0.1 }, 'l2']"
     composed = parse(f"method = {{ name = 'fedfusion', operator = 'multi', {terms} }}")
-    expected = (MMDTerm(lam=0.5, on="features"), ProximalTerm(mu=0.1), L2Term())
-    assert composed.method == FedFusion(operator="multi", terms=expected)
+    expected = (MMDRegulariser(lam=0.5, on="features"), ProximalRegulariser(mu=0.1), L2Regulariser())
+    assert composed.method == FedFusion(operator="multi", regularisers=expected)
     assert Experiment.parse(composed.resolved()) == composed
     assert len(composed.method.objective().terms) == 4
     assert run_inline(composed, tmp_path / "run")[0].state.fault() is None

@@ -15,7 +15,8 @@ from tests.methods.two_stream import Patches, assert_same, by_hand, cifar_experi
 
 from coterie.errors import UserError
 from coterie.methods import FedAvg, FedMMD, FedProx, TwoStreamL2
-from coterie.methods.regularisers import MMD, L2Term, MMDTerm, ProximalTerm, SquaredDistance, Term, mmd2
+from coterie.methods.mmd import MMD, L2Regulariser, MMDRegulariser, Regulariser, SquaredDistance, mmd2
+from coterie.methods.regularisers import ProximalRegulariser
 from coterie.models import MLP
 from coterie.running.experiment import Experiment
 from coterie.testing import check_method, small_experiment
@@ -106,7 +107,7 @@ def test_the_mmd_term_takes_its_kernels_and_its_floor(rule) -> None:
     frozen, local = streams(8, 0.5, torch.float64)
     expected = oracle.mmd2(frozen, local, RULES[rule](frozen, local))
     for floor in (0.0, expected / 2, expected * 2):
-        term = MMDTerm(lam=0.3, kernels=rule, floor=floor).objective()
+        term = MMDRegulariser(lam=0.3, kernels=rule, floor=floor).objective()
         value, gradient = with_gradient(lambda x, y, term=term: term(step_of(x, y)), frozen, local, torch.float64)
         assert value == pytest.approx(0.3 * max(expected, floor), rel=1e-11)
         pushes = 0.3 * oracle.mmd2_gradient(frozen, local, RULES[rule](frozen, local)) * (floor < expected)
@@ -189,12 +190,17 @@ def test_the_gradient_at_home_is_zero() -> None:
 def test_a_rounds_first_step_is_fedavgs(tmp_path) -> None:
     """One step a round is the first one, where the streams are one; from the second step on the term pulls."""
 
-    def end(term: Term | None, steps: int) -> torch.Tensor:
-        plan = whole_batches(FedAvg(terms=(term,) if term else ()), steps=steps, rounds=2)
+    def end(term: Regulariser | None, steps: int) -> torch.Tensor:
+        plan = whole_batches(FedAvg(regularisers=(term,) if term else ()), steps=steps, rounds=2)
         return run_inline(plan, tmp_path / f"{term}{steps}")[0].state.group("model").tensors["head.weight"]
 
     plain = {steps: end(None, steps) for steps in (1, 2)}
-    for term in (MMDTerm(lam=10.0), MMDTerm(lam=10.0, kernels="mean"), MMDTerm(lam=10.0, on="features"), L2Term(lam=10.0)):
+    for term in (
+        MMDRegulariser(lam=10.0),
+        MMDRegulariser(lam=10.0, kernels="mean"),
+        MMDRegulariser(lam=10.0, on="features"),
+        L2Regulariser(lam=10.0),
+    ):
         assert (end(term, 1) - plain[1]).abs().max() < 1e-8, term
         assert (end(term, 2) - plain[2]).abs().max() > 1e-6, term
 
@@ -211,7 +217,7 @@ def test_a_rounds_first_step_is_fedavgs(tmp_path) -> None:
         (TwoStreamL2(lam=0.01), {"pull": 0.01}),
         (TwoStreamL2(lam=0.2, reduction="mean"), {"pull": 0.2, "reduction": "mean"}),
         (TwoStreamL2(lam=0.005, on="features"), {"pull": 0.005, "on": "features"}),
-        (FedProx(mu=0.3, terms=(MMDTerm(lam=0.5), L2Term(lam=0.01))), {"mu": 0.3, "mmd": 0.5, "pull": 0.01}),
+        (FedProx(mu=0.3, regularisers=(MMDRegulariser(lam=0.5), L2Regulariser(lam=0.01))), {"mu": 0.3, "mmd": 0.5, "pull": 0.01}),
     ],
 )
 def test_whole_runs(method, objective, tmp_path) -> None:
@@ -234,7 +240,7 @@ def test_conformance_on_every_engine(method) -> None:
     "method",
     [
         FedMMD(on="features", kernels="mean", floor=1e-4, weighting="uniform"),
-        FedProx(mu=0.1, terms=(MMDTerm(), L2Term(on="features", reduction="mean"))),
+        FedProx(mu=0.1, regularisers=(MMDRegulariser(), L2Regulariser(on="features", reduction="mean"))),
     ],
 )
 def test_conformance_of_the_options(method) -> None:
@@ -246,7 +252,7 @@ def test_conformance_of_the_options(method) -> None:
     [
         FedMMD(lam=0.0, floor=1e-4),
         TwoStreamL2(lam=0.0),
-        FedAvg(terms=(MMDTerm(lam=0.0), L2Term(lam=0.0), ProximalTerm(mu=0.0))),
+        FedAvg(regularisers=(MMDRegulariser(lam=0.0), L2Regulariser(lam=0.0), ProximalRegulariser(mu=0.0))),
     ],
 )
 def test_switched_off_it_is_fedavg_to_the_bit(method) -> None:
@@ -259,7 +265,7 @@ def test_bytes_of_the_papers_network(method, tmp_path) -> None:
     assert traffic(seen) == {"up": {7_025_704}, "down": {7_025_704}}
 
 
-@pytest.mark.parametrize("method", [FedMMD(), FedMMD(on="features"), TwoStreamL2(), FedMMD(terms=(L2Term(lam=0.001),))])
+@pytest.mark.parametrize("method", [FedMMD(), FedMMD(on="features"), TwoStreamL2(), FedMMD(regularisers=(L2Regulariser(lam=0.001),))])
 def test_the_frozen_stream_runs_once_per_client_and_round(method, tmp_path) -> None:
     plan = whole_batches(method, steps=3, rounds=2)
     sizes = plan.population().partition.train.sizes.tolist()
@@ -295,8 +301,8 @@ def parse(method: str) -> Experiment:
 def test_written_in_toml() -> None:
     assert parse("method = 'fedmmd'").method == FedMMD(lam=0.1, on="logits", kernels="fixed", floor=0.0)
     assert parse("method = 'two-stream-l2'").method == TwoStreamL2(reduction="sum")
-    composed = parse("method = { name = 'fedprox', mu = 0.1, terms = [{ name = 'mmd', lam = 0.5, kernels = 'mean' }, 'l2'] }")
-    assert composed.method == FedProx(mu=0.1, terms=(MMDTerm(lam=0.5, kernels="mean"), L2Term()))
+    composed = parse("method = { name = 'fedprox', mu = 0.1, regularisers = [{ name = 'mmd', lam = 0.5, kernels = 'mean' }, 'l2'] }")
+    assert composed.method == FedProx(mu=0.1, regularisers=(MMDRegulariser(lam=0.5, kernels="mean"), L2Regulariser()))
     assert Experiment.parse(composed.resolved()) == composed
     names = [type(each.term).__name__ for each in composed.method.objective().terms[1:]]
     assert names == ["Proximal", "MMD", "SquaredDistance"]
@@ -305,8 +311,8 @@ def test_written_in_toml() -> None:
 def test_a_term_and_its_method_are_one(tmp_path) -> None:
     """FedMMD is FedAvg with the term, to the bit, and so is its rival."""
     for method, same in (
-        (FedMMD(lam=0.5), "method = { name = 'fedavg', terms = [{ name = 'mmd', lam = 0.5 }] }"),
-        (TwoStreamL2(lam=0.05), "method = { name = 'fedavg', terms = [{ name = 'l2', lam = 0.05 }] }"),
+        (FedMMD(lam=0.5), "method = { name = 'fedavg', regularisers = [{ name = 'mmd', lam = 0.5 }] }"),
+        (TwoStreamL2(lam=0.05), "method = { name = 'fedavg', regularisers = [{ name = 'l2', lam = 0.05 }] }"),
     ):
         check_method(method, parse(same), same_as=parse(same).method, engines=())
 
@@ -314,8 +320,8 @@ def test_a_term_and_its_method_are_one(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("method", "complaint"),
     [
-        ("method = { name = 'fedavg', terms = ['mdm'] }", "term 'mdm' is unknown: did you mean 'mmd'"),
-        ("method = { name = 'fedavg', terms = [{ name = 'mmd', lamb = 1.0 }] }", "lamb = 1.0: no such key here, did you mean 'lam'"),
+        ("method = { name = 'fedavg', regularisers = ['mdm'] }", "regulariser 'mdm' is unknown: did you mean 'mmd'"),
+        ("method = { name = 'fedavg', regularisers = [{ name = 'mmd', lamb = 1.0 }] }", "lamb = 1.0: no such key here, did you mean 'lam'"),
         ("method = { name = 'fedmmd', lam = -0.1 }", "method.lam = -0.1: .*greater than or equal to 0"),
         ("method = { name = 'fedmmd', on = 'outputs' }", "method.on = 'outputs': .*'logits' or 'features'"),
         ("method = { name = 'two-stream-l2', reduction = 'max' }", "method.reduction = 'max': .*'sum' or 'mean'"),

@@ -20,20 +20,21 @@ from coterie.engines import Inline, Job, Outcome, Processes
 from coterie.engines.worker import memory_file
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Event, events
-from coterie.method import Federation, Reply, weighted_mean
+from coterie.method import Federation, Reply, means
 from coterie.methods import FML, FedAvg, Local
-from coterie.methods.fml import Mutual, at_round
+from coterie.methods.fml import Mutual
 from coterie.models import MLP, MODELS, Architecture, Staged
 from coterie.models.pair import PairNet
 from coterie.record import EMPTY, Record, decode, read
+from coterie.running.cohort import draw_cohort
 from coterie.running.experiment import Experiment
-from coterie.running.federation import draw_cohort
 from coterie.running.rounds import Result, resume, run
 from coterie.seeds import generator, seed_of
 from coterie.settings import spec
 from coterie.site import SERVER, ModelCache
 from coterie.testing import check_method, small_experiment
-from coterie.training.objectives import Step
+from coterie.training.objectives import CrossEntropy, Step
+from coterie.training.optimisers import Piecewise
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 """Payload bytes of the small experiment's network."""
@@ -193,8 +194,10 @@ def linear_experiment(float64: bool, method: FML) -> Experiment:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_whole_rounds_are_the_oracles(tmp_path, dtype) -> None:
-    """Four rounds of three uneven clients of five, two epochs, momentum, decay, dials that turn: server, private models and momenta."""
-    plan = linear_experiment(dtype == torch.float64, FML(alpha=((1, 0.9), (2, 0.4)), beta=((1, 0.2), (3, 0.7))))
+    """Four rounds of three uneven clients of five, two epochs, momentum, decay, weights that change: server, private models and momenta."""
+    plan = linear_experiment(
+        dtype == torch.float64, FML(alpha=Piecewise(values=((1, 0.9), (2, 0.4))), beta=Piecewise(values=((1, 0.2), (3, 0.7))))
+    )
     population = plan.population()
     assert len(set(population.partition.train.sizes.tolist())) > 2, "clients must be uneven"
     settings = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
@@ -460,7 +463,7 @@ class FaultyFML(FML):
 
     def round(self, state: Record, fed: Federation) -> Record:
         replies = list(fed.ask("train", state, like=state))
-        right, old = weighted_mean(replies, "model", "uniform"), state.group("model").tensors
+        right, old = means(replies, "model", weighting="uniform").group("model"), state.group("model").tensors
         merged = {name: value + old[name] / len(replies) if "running" in name else value for name, value in right.tensors.items()}
         return Record(model=merged)
 
@@ -520,7 +523,7 @@ def test_the_authors_merge_inflates_variances_and_costs_accuracy(tmp_path) -> No
     assert right.accuracy() > wrong.accuracy() + 0.3
 
 
-# --- 4: participation, dials, mistakes, new clients ---
+# --- 4: participation, schedules, mistakes, new clients ---
 
 
 def test_a_client_that_sat_out_keeps_its_private_model(tmp_path) -> None:
@@ -544,7 +547,7 @@ def test_a_client_that_sat_out_keeps_its_private_model(tmp_path) -> None:
 
 def table(**method: Any) -> dict[str, Any]:
     return {
-        "name": "dials",
+        "name": "schedules",
         "data": {"source": "digits", "train": 120, "test": 60},
         "partition": {"name": "iid", "clients": 3},
         "model": {"name": "mlp", "hidden": [8]},
@@ -552,45 +555,52 @@ def table(**method: Any) -> dict[str, Any]:
     }
 
 
-def test_dials_by_configuration(tmp_path) -> None:
-    dials = {"alpha": [[1, 0.9], [3, 0.5]], "beta": [[1, 0.2], [2, 0.4]]}
+def schedule(*pairs: list[float]) -> dict[str, Any]:
+    return {"name": "piecewise", "values": list(pairs)}
+
+
+def test_schedules_by_configuration(tmp_path) -> None:
+    dials = {"alpha": schedule([1, 0.9], [3, 0.5]), "beta": schedule([1, 0.2], [2, 0.4])}
     plan = Experiment.parse(table(**dials))
-    assert plan.method == FML(alpha=((1, 0.9), (3, 0.5)), beta=((1, 0.2), (2, 0.4)))
+    assert plan.method == FML(alpha=Piecewise(values=((1, 0.9), (3, 0.5))), beta=Piecewise(values=((1, 0.2), (2, 0.4))))
     assert Experiment.parse(plan.resolved()) == plan
     folder = inline(plan.replace(rounds=3), tmp_path / "run").folder
-    shown = [event["values"] for event in events(folder / "ledger.jsonl") if event["event"] == "exhibit"]
+    shown = [event["values"] for event in events(folder / "ledger.jsonl") if event["event"] == "log"]
     assert shown == [[0.9, 0.2], [0.9, 0.4], [0.5, 0.4]]
 
 
-def test_a_dial_that_has_not_turned_yet_is_a_number(tmp_path) -> None:
+def test_a_schedule_that_has_not_changed_yet_is_a_number(tmp_path) -> None:
     def state(rounds: int, **method: Any) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         return inline(Experiment.parse(table(**method)).replace(rounds=rounds), folder).summary["digest"]
 
-    assert state(2, alpha=[[1, 0.9], [3, 0.5]]) == state(2, alpha=0.9)
-    assert state(3, alpha=[[1, 0.9], [3, 0.5]]) != state(3, alpha=0.9)
-    assert state(2, beta=[[1, 0.9], [3, 0.5]]) == state(2, beta=0.9)
-    assert state(3, beta=[[1, 0.9], [3, 0.5]]) != state(3, beta=0.9)
+    assert state(2, alpha={"name": "piecewise", "values": [[1, 0.9], [3, 0.5]]}) == state(2, alpha=0.9)
+    assert state(3, alpha={"name": "piecewise", "values": [[1, 0.9], [3, 0.5]]}) != state(3, alpha=0.9)
+    assert state(2, beta={"name": "piecewise", "values": [[1, 0.9], [3, 0.5]]}) == state(2, beta=0.9)
+    assert state(3, beta={"name": "piecewise", "values": [[1, 0.9], [3, 0.5]]}) != state(3, beta=0.9)
 
 
-def test_what_a_dial_says() -> None:
-    dial = ((1, 0.9), (4, 0.7), (20, 0.5))
-    assert [at_round(dial, round) for round in (1, 3, 4, 19, 20, 1000)] == [0.9, 0.9, 0.7, 0.7, 0.5, 0.5]
-    assert at_round(((5, 0.3), (9, 0.1)), 1) == 0.3, "before its first round, a dial says what it will say then"
-    assert at_round(dial, 0) == 0.9
-
-
-UNSORTED, TWICE = [[20, 0.5], [1, 0.9]], [[1, 0.9], [1, 0.5]]
-BAD = [1.5, -0.1, float("nan"), True, None, "0.5", {}, [], [[]], [1, 0.5], [[0, 0.5]], [[1, 1.5]], [[1.5, 0.5]], [[1]], [[1, 0.5, 0.5]]]
+BAD = [1.5, -0.1, float("nan"), True, None, "0.5", [], [[1, 0.5]]]
 
 
 @pytest.mark.parametrize("key", ["alpha", "beta"])
-@pytest.mark.parametrize("value", [*BAD, UNSORTED, TWICE], ids=str)
-def test_a_bad_dial_is_one_clear_sentence(key, value) -> None:
+@pytest.mark.parametrize("value", BAD, ids=str)
+def test_a_bad_weight_is_one_clear_sentence(key, value) -> None:
     with pytest.raises(UserError) as caught:
         Experiment.parse(table(**{key: value}))
-    sentence = "expected a number from 0 to 1, or pairs of a round (from 1, rising) and such a number: [[1, 0.9], [20, 0.5]]"
+    sentence = "expected a number from 0 to 1, or a schedule: { name = 'piecewise', values = [[1, 0.9], [20, 0.5]] }"
     assert str(caught.value) == f"method.{key} = {value!r}: {sentence}"
+
+
+@pytest.mark.parametrize("pairs", [([20, 0.5], [1, 0.9]), ([1, 0.9], [1, 0.5])], ids=str)
+def test_rounds_of_a_schedule_rise(pairs) -> None:
+    with pytest.raises(UserError, match="expected pairs of a round and a number, the rounds rising"):
+        Experiment.parse(table(alpha=schedule(*pairs)))
+
+
+def test_a_schedule_of_nothing_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"schedule\.values = \[\]"):
+        Experiment.parse(table(alpha=schedule()))
 
 
 def test_whole_numbers_are_numbers() -> None:
@@ -608,7 +618,7 @@ def test_mistakes_with_the_meme(tmp_path) -> None:
     Experiment.parse({**table(), "model": ["mlp", "mlp"]}).population()
 
 
-def newcomer_experiment(method: dict[str, Any] | str) -> Experiment:
+def joining_experiment(method: dict[str, Any] | str) -> Experiment:
     sgd = {"name": "sgd", "lr": 0.1, "momentum": 0.5}
     more = {"rounds": 2, "new_clients": {"count": 2, "epochs": 3}, "training": {"batch": 8, "optimiser": sgd}, "method": method}
     models = {"model": [{"name": "mlp", "hidden": [8]}, {"name": "mlp", "hidden": [9]}, {"name": "mlp", "hidden": [12]}]}
@@ -620,19 +630,19 @@ def curves(result: Result) -> dict[int, list[float]]:
     return {e["client"]: e["accuracy"] for e in events(result.folder / "ledger.jsonl") if e["event"] == "new_client"}
 
 
-def test_newcomers_adapt_by_mutual_learning(tmp_path) -> None:
+def test_new_clients_adapt_by_mutual_learning(tmp_path) -> None:
     """With alpha = 1 a new_client's private model is as if alone; else it learns from the meme too, and is judged by its own model."""
     meme = {"name": "mlp", "hidden": [10]}
-    alone = curves(inline(newcomer_experiment("local"), tmp_path / "local"))
-    assert curves(inline(newcomer_experiment({"name": "fml", "alpha": 1.0, "meme": meme}), tmp_path / "one")) == alone
-    plan = newcomer_experiment({"name": "fml", "meme": meme})
+    alone = curves(inline(joining_experiment("local"), tmp_path / "local"))
+    assert curves(inline(joining_experiment({"name": "fml", "alpha": 1.0, "meme": meme}), tmp_path / "one")) == alone
+    plan = joining_experiment({"name": "fml", "meme": meme})
     result = inline(plan, tmp_path / "fml")
     found = curves(result)
     assert set(found) == {3, 4}
     for client, curve in found.items():
         site = plan.population().site(client, 3, ModelCache())
         assert len(curve) == 4
-        assert curve[0] == site.score(site.fresh()).values()["accuracy"] == alone[client][0]
+        assert curve[0] == site.score(site.fresh()).metrics()["accuracy"] == alone[client][0]
         assert curve[-1] > curve[0] + 0.2
         assert curve != alone[client]
     moved = [(e["direction"], e["kind"], e["payload_bytes"]) for e in exchanges(result.folder) if e["task"] == "adapt"]
@@ -640,7 +650,7 @@ def test_newcomers_adapt_by_mutual_learning(tmp_path) -> None:
     assert sorted(moved) == [*[("down", "weights", shared)] * 2, *[("up", "curve", 8 * 4)] * 2]
 
 
-def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
+def test_a_new_client_follows_the_oracle(tmp_path) -> None:
     """Three epochs of mutual learning by hand, both momenta going on from epoch to epoch."""
     plan = linear_experiment(True, FML(alpha=0.3, beta=0.6)).replace(rounds=1, cohort=1.0, new_clients={"count": 1, "epochs": 3})
     plan = plan.replace(data={"source": "digits", "train": 150, "test": 500})
@@ -667,32 +677,32 @@ def test_a_newcomer_follows_the_oracle(tmp_path) -> None:
     assert len(set(curve)) == 4
 
 
-def test_a_newcomer_with_the_servers_model_starts_where_fedavg_would_put_it(tmp_path) -> None:
+def test_a_new_client_with_the_servers_model_starts_where_fedavg_would_put_it(tmp_path) -> None:
     """A copy of the meme that learns beside it; with alpha = beta the two stay one, which is fine-tuning with half the gradient."""
-    one = newcomer_experiment({"name": "fml", "new_client": "server"}).replace(model=MLP(hidden=(8,)), float64=True)
+    one = joining_experiment({"name": "fml", "new_client": "server"}).replace(model=MLP(hidden=(8,)), float64=True)
     result = inline(one, tmp_path / "server")
     own = inline(one.replace(method=FML()), tmp_path / "own")
     assert own.state == result.state, "new_clients come after training, whatever they start from"
     state = result.state.group("model")
     for client, curve in curves(result).items():
         site = one.population().site(client, 3, ModelCache())
-        assert curve[0] == site.score(state).values()["accuracy"] > curves(own)[client][0]
-        half, params, carried = (
+        assert curve[0] == site.score(state).metrics()["accuracy"] > curves(own)[client][0]
+        half, params, moments = (
             site.training.replace(epochs=1, state="kept", optimiser={"name": "sgd", "lr": 0.05, "momentum": 0.5}),
             state,
             EMPTY,
         )
         for epoch, accuracy in enumerate(curve[1:]):
-            fitted = FedAvg().tune(site, params, carried, half, f"adapt/{epoch}")
-            params, carried = fitted.params, fitted.carried
-            assert accuracy == site.score(params).values()["accuracy"]
+            fitted = site.fit(params, CrossEntropy(), optimiser=moments, training=half, purpose=f"adapt/{epoch}")
+            params, moments = fitted.params, fitted.optimiser
+            assert accuracy == site.score(params).metrics()["accuracy"]
     taught = curves(inline(one.replace(method=FML(alpha=0.2, beta=0.9, new_client="server")), tmp_path / "taught"))
     assert all(len(set(curve)) > 1 for curve in taught.values())
 
 
-def test_the_servers_model_is_for_newcomers_of_its_architecture(tmp_path) -> None:
+def test_the_servers_model_is_for_new_clients_of_its_architecture(tmp_path) -> None:
     meme, other = {"name": "mlp", "hidden": [12]}, {"name": "mlp", "hidden": [9]}
-    plan = newcomer_experiment({"name": "fml", "new_client": "server", "meme": meme})
+    plan = joining_experiment({"name": "fml", "new_client": "server", "meme": meme})
     plan.replace(new_clients=None).population()
     Experiment.parse(plan.resolved() | {"model": [other, other, other, meme, meme]}).population()
     sentence = r"^method\.new_client = 'server': new client 3 has another model than the meme, expected the same, or 'own'$"
@@ -710,6 +720,6 @@ def test_conformance_on_every_engine() -> None:
 
 @pytest.mark.parametrize("training", [{"state": "kept"}, {"optimiser": ADAM, "clip": 1.0}], ids=str)
 def test_conformance_in_other_settings(training) -> None:
-    plan = small_experiment(FML(alpha=((1, 0.9), (2, 0.2)), meme=MLP(hidden=(5,))))
+    plan = small_experiment(FML(alpha=Piecewise(values=((1, 0.9), (2, 0.2))), meme=MLP(hidden=(5,))))
     small = 4 * (64 * 5 + 5 + 5 * 10 + 10)
     check_method(plan.method, plan.replace(training=plan.training.replace(**training)), up=small, down=small, engines=())

@@ -19,9 +19,10 @@ from coterie.engines import Inline, Processes
 from coterie.engines.worker import Memories, memory_file
 from coterie.errors import UserError
 from coterie.ledger import events
-from coterie.method import Reply, task
-from coterie.methods import FCCL, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
-from coterie.methods.fccl import CrossCorrelation, correlation, lockstep_batches
+from coterie.method import task
+from coterie.methods import FCCL, FCCLLockstep, FedAvg, FedDF, FedDFClient, FedMatchPublic, FedMD, Local, RCFLPublic
+from coterie.methods.fccl import CrossCorrelation, correlation
+from coterie.methods.rcfl import believed
 from coterie.models.additive import added, apart
 from coterie.record import Record, encode, read
 from coterie.running import federation
@@ -34,13 +35,14 @@ from coterie.training.optimisers import Adam
 from coterie.training.settings import Training
 
 PUBLIC = Training(epochs=1, batch=16, optimiser=Adam(lr=1e-3))
+MODES = {"once": FCCL, "lockstep": FCCLLockstep}
 SAMPLES, CLASSES = 64, 10
 LOGITS = 4 * SAMPLES * CLASSES
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 
 def experiment(method, **changes) -> Experiment:
-    return small_experiment(method).overridden({"data.public": {"source": "digits", "samples": SAMPLES}, **changes})
+    return small_experiment(method).overridden({"data.public": {"source": "digits", "samples": SAMPLES}, "pretraining": 1, **changes})
 
 
 def loss_of(z, consensus, lam=0.0051, target=-1.0) -> torch.Tensor:
@@ -110,21 +112,21 @@ def test_a_teacher_equal_to_the_student_has_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("method", "up", "down"),
     [
-        (FCCL(pretraining=1, public=PUBLIC), LOGITS, LOGITS),
-        (FCCL(pretraining=1, public=PUBLIC.replace(augment="crop-flip", epochs=2), off_diagonal=0), LOGITS, LOGITS),
-        (FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), LOGITS, LOGITS),
-        (FCCL(pretraining=1, public=PUBLIC, mode="lockstep", own_slot="previous", reset_each_batch=True), LOGITS, LOGITS),
-        (FCCL(pretraining=1, public=PUBLIC, average="uniform"), LOGITS + MODEL, LOGITS + MODEL),
+        (FCCL(public=PUBLIC), LOGITS, LOGITS),
+        (FCCL(public=PUBLIC.replace(augment="crop-flip", epochs=2), off_diagonal=0), LOGITS, LOGITS),
+        (FCCLLockstep(public=PUBLIC), LOGITS, LOGITS),
+        (FCCLLockstep(public=PUBLIC, own_slot="previous", reset_each_batch=True), LOGITS, LOGITS),
+        (FCCL(public=PUBLIC, average="uniform"), LOGITS + MODEL, LOGITS + MODEL),
         (
-            FCCL(pretraining=1, public=PUBLIC.replace(augment="crop-flip"), average="samples", mode="lockstep"),
+            FCCLLockstep(public=PUBLIC.replace(augment="crop-flip"), average="samples"),
             LOGITS + MODEL,
             LOGITS + MODEL,
         ),
-        (FedMD(pretraining=1, public=PUBLIC, alignment=32), LOGITS // 2, LOGITS // 2),
-        (FedMD(pretraining=1, public=PUBLIC, digest_loss="mse"), LOGITS, LOGITS),
-        (FedDFClient(pretraining=1, public=PUBLIC), LOGITS, LOGITS),
-        (RCFLPublic(pretraining=1, public=PUBLIC), LOGITS + 4, LOGITS),
-        (FedMatchPublic(pretraining=1, public=PUBLIC), LOGITS, 2 * LOGITS),
+        (FedMD(public=PUBLIC, alignment=32), LOGITS // 2, LOGITS // 2),
+        (FedMD(public=PUBLIC, digest_loss="mse"), LOGITS, LOGITS),
+        (FedDFClient(public=PUBLIC), LOGITS, LOGITS),
+        (RCFLPublic(public=PUBLIC), LOGITS + 4, LOGITS),
+        (FedMatchPublic(public=PUBLIC), LOGITS, 2 * LOGITS),
         (FedDF(steps=130, batch=16), MODEL, MODEL),
         (FedDF(steps=0), MODEL, MODEL),
     ],
@@ -135,7 +137,7 @@ def test_conformance(method, up, down) -> None:
 
 
 def test_conformance_with_a_kept_optimiser() -> None:
-    method = FCCL(pretraining=1, public=PUBLIC)
+    method = FCCL(public=PUBLIC)
     plan = experiment(method)
     check_method(method, plan.replace(training=plan.training.replace(state="kept")), engines=())
 
@@ -151,8 +153,8 @@ def final(plan: Experiment, folder: Path) -> dict[int, Record]:
 
 @pytest.mark.parametrize("mode", ["once", "lockstep"])
 def test_without_its_losses_fccl_is_local(tmp_path, mode) -> None:
-    off = FCCL(pretraining=2, correlation=0.0, previous=0.0, pretrained=0.0, mode=mode)
-    ours, local = final(experiment(off), tmp_path / "fccl"), final(experiment(Local(pretraining=2)), tmp_path / "local")
+    off = MODES[mode](correlation=0.0, previous=0.0, pretrained=0.0)
+    ours, local = final(experiment(off), tmp_path / "fccl"), final(experiment(Local()), tmp_path / "local")
     assert {client: memory.group("model").digest() for client, memory in ours.items()} == {
         client: memory.group("model").digest() for client, memory in local.items()
     }
@@ -164,14 +166,14 @@ def test_without_its_losses_fccl_is_local(tmp_path, mode) -> None:
 def test_each_loss_does_something(tmp_path, on) -> None:
     """In round 1 both teachers are the pretrained network; every loss by itself moves the models away from `local`."""
     weights = {"correlation": 0.0, "previous": 0.0, "pretrained": 0.0, on: 1.0}
-    ours = final(experiment(FCCL(pretraining=2, public=PUBLIC, **weights)), tmp_path / "fccl")
-    local = final(experiment(Local(pretraining=2)), tmp_path / "local")
+    ours = final(experiment(FCCL(public=PUBLIC, **weights)), tmp_path / "fccl")
+    local = final(experiment(Local()), tmp_path / "local")
     assert any(ours[client].group("model") != local[client].group("model") for client in ours)
 
 
 def test_in_the_first_round_both_teachers_are_one(tmp_path) -> None:
     plans = [
-        experiment(FCCL(pretraining=2, public=PUBLIC, **weights), rounds=1)
+        experiment(FCCL(public=PUBLIC, **weights), rounds=1)
         for weights in ({"previous": 1.0, "pretrained": 0.0}, {"previous": 0.0, "pretrained": 1.0})
     ]
     one, other = (final(plan, tmp_path / str(index)) for index, plan in enumerate(plans))
@@ -187,8 +189,8 @@ def test_feddf_with_no_steps_is_fedavg(tmp_path, weighting) -> None:
 
 def test_a_single_party_has_nothing_to_digest(tmp_path) -> None:
     """FedMD's consensus of one is what it says itself: the digest's loss is 0, and gradients of 0 leave Adam where it is."""
-    plan = experiment(FedMD(pretraining=2, public=PUBLIC), partition={"name": "iid", "clients": 1}, cohort=1)
-    alone = experiment(Local(pretraining=2), partition={"name": "iid", "clients": 1}, cohort=1)
+    plan = experiment(FedMD(public=PUBLIC), partition={"name": "iid", "clients": 1}, cohort=1)
+    alone = experiment(Local(), partition={"name": "iid", "clients": 1}, cohort=1)
     assert final(plan, tmp_path / "a")[0].group("model") == final(alone, tmp_path / "b")[0].group("model")
 
 
@@ -207,10 +209,10 @@ def test_sum_of_parts_is_the_network() -> None:
 
 def test_lockstep_costs_one_exchange_more_than_batches(tmp_path) -> None:
     """Predict; step and predict, ...; step and go on: B + 1 exchanges for B batches, fewer than the B + 2 asked for."""
-    plan = experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), rounds=1)
+    plan = experiment(FCCLLockstep(public=PUBLIC), rounds=1)
     run(plan, tmp_path / "run", engine=Inline())
     client = plan.population().site(SERVER, 1, ModelCache())
-    batches = lockstep_batches(plan.method, client, Record(seed=3))
+    batches = plan.method._batches(client, Record(seed=3))
     assert [len(batch) for batch in batches] == [16] * 4
     assert sorted(torch.cat(batches).tolist()) == list(range(SAMPLES))
     asked = [
@@ -223,24 +225,22 @@ def test_lockstep_costs_one_exchange_more_than_batches(tmp_path) -> None:
 def test_lockstep_with_one_batch_is_once(tmp_path) -> None:
     """One public batch a round and no dropout or BatchNorm: both modes exchange the same logits and take the same step."""
     whole = PUBLIC.replace(batch="all")
-    once, lockstep = (
-        final(experiment(FCCL(pretraining=1, public=whole, mode=mode), float64=True), tmp_path / mode) for mode in ("once", "lockstep")
-    )
+    once, lockstep = (final(experiment(MODES[mode](public=whole), float64=True), tmp_path / mode) for mode in ("once", "lockstep"))
     for client in once:
         a, b = once[client].group("model").tensors, lockstep[client].group("model").tensors
         assert all(torch.allclose(a[name], b[name], atol=1e-9) for name in a)
 
 
 def test_moments_of_the_public_phase_do_not_outlive_the_round(tmp_path) -> None:
-    kept = final(experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep")), tmp_path / "run")
-    assert {frozenset(memory.groups) for memory in kept.values()} == {frozenset({"model", "previous", "pretrained"})}
+    kept = final(experiment(FCCLLockstep(public=PUBLIC)), tmp_path / "run")
+    assert {frozenset(memory.groups) for memory in kept.values()} == {frozenset({"model", "pretrained"})}
 
 
 # What is written and what is encoded
 
 
 def test_a_memory_that_comes_back_as_it_was_is_not_written_again(tmp_path, monkeypatch) -> None:
-    """Five pretrainings, then three clients a round that learn; that they also predict changes nothing they keep."""
+    """Five first predictions, after the pretraining, then three clients a round that learn; later predictions change nothing they keep."""
     written = []
     put = Memories.put
 
@@ -249,7 +249,7 @@ def test_a_memory_that_comes_back_as_it_was_is_not_written_again(tmp_path, monke
         return put(self, client, version, memory)
 
     monkeypatch.setattr(Memories, "put", spy)
-    kept = final(experiment(FedMD(pretraining=1, public=PUBLIC)), tmp_path / "run")
+    kept = final(experiment(FedMD(public=PUBLIC)), tmp_path / "run")
     assert len(written) == 5 + 3 * 3
     assert sorted(kept) == [0, 1, 2, 3, 4]
 
@@ -264,11 +264,11 @@ def test_a_message_for_several_clients_is_encoded_once(tmp_path, monkeypatch) ->
 
 
 def test_lockstep_encodes_what_all_receive_once(tmp_path, monkeypatch) -> None:
-    """Pretraining's message, one for each of the five exchanges about four batches, and the state: not one for each client."""
+    """One message for each of the five exchanges about four batches, and the state: not one for each client."""
     laid = []
     monkeypatch.setattr(federation, "encode", lambda record: laid.append(record) or encode(record))
-    run(experiment(FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), rounds=1), tmp_path / "run", engine=Inline())
-    assert len(laid) == 1 + 5 + 1
+    run(experiment(FCCLLockstep(public=PUBLIC), rounds=1), tmp_path / "run", engine=Inline())
+    assert len(laid) == 5 + 1
 
 
 def test_a_reply_of_another_architecture_is_turned_away(tmp_path, monkeypatch) -> None:
@@ -307,6 +307,7 @@ def four_domains(method, **changes) -> Experiment:
         "partition": {"name": "domains", "samples": [20, 16, 30, 24]},
         "model": MODELS,
         "method": "fedavg",
+        "pretraining": 1,
         "training": {"epochs": 1, "batch": 8, "optimiser": {"name": "adam", "lr": 0.001}},
         "evaluation": {"protocols": ["intra", "inter"]},
     }
@@ -316,15 +317,15 @@ def four_domains(method, **changes) -> Experiment:
 @pytest.mark.parametrize(
     "method",
     [
-        FCCL(pretraining=1, public=PUBLIC),
-        FCCL(pretraining=1, public=PUBLIC, mode="lockstep"),
-        FedMD(pretraining=1, public=PUBLIC),
+        FCCL(public=PUBLIC),
+        FCCLLockstep(public=PUBLIC),
+        FedMD(public=PUBLIC),
         FedDF(steps=10, batch=16),
-        FedDFClient(pretraining=1, public=PUBLIC),
-        RCFLPublic(pretraining=1, public=PUBLIC),
-        FedMatchPublic(pretraining=1, public=PUBLIC),
+        FedDFClient(public=PUBLIC),
+        RCFLPublic(public=PUBLIC),
+        FedMatchPublic(public=PUBLIC),
     ],
-    ids=lambda method: f"{method.name}-{getattr(method, 'mode', '')}",
+    ids=lambda method: method.name,
 )
 def test_four_architectures_on_four_domains(tmp_path, method) -> None:
     """Every engine gives the same bits, and a model was measured on every domain."""
@@ -339,7 +340,7 @@ def test_four_architectures_on_four_domains(tmp_path, method) -> None:
 
 
 def test_intra_and_inter_come_from_the_matrix(tmp_path) -> None:
-    run(four_domains(FCCL(pretraining=1, public=PUBLIC)), tmp_path / "run", engine=Inline())
+    run(four_domains(FCCL(public=PUBLIC)), tmp_path / "run", engine=Inline())
     seen = [
         e for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "evaluation" and e["round"] == 2 and e["metric"] == "top5"
     ]
@@ -351,25 +352,25 @@ def test_intra_and_inter_come_from_the_matrix(tmp_path) -> None:
         assert found["inter"] == pytest.approx(sum(others) / 3)
 
 
-def test_three_models_a_client_lie_on_disk_beyond_the_budget(tmp_path) -> None:
-    plan = four_domains(FCCL(pretraining=1, public=PUBLIC))
+def test_two_models_of_a_client_are_on_disk_beyond_the_budget(tmp_path) -> None:
+    plan = four_domains(FCCL(public=PUBLIC))
     result = run(plan, tmp_path / "run", engine=Inline())
     versions = read(tmp_path / "run" / "checkpoint.safetensors").group("memories").scalars
     for client in range(4):
         kept = read(memory_file(tmp_path / "run", client, str(versions[str(client)])))
-        assert set(kept.groups) == {"model", "previous", "pretrained"}
-        assert kept.group("model").digest() == kept.group("previous").digest() != kept.group("pretrained").digest()
+        assert set(kept.groups) == {"model", "pretrained"}
+        assert kept.group("model").digest() != kept.group("pretrained").digest()
     tight = run(plan.overridden({"engine.memory_mb": 1}), tmp_path / "tight", engine=Inline())
     assert tight.summary["digest"] == result.summary["digest"]
 
 
 def test_killed_and_resumed(tmp_path) -> None:
     """SIGKILL in the midst of a run of four architectures; the resumed run ends with the same bits."""
-    plan = four_domains(FCCL(pretraining=1, public=PUBLIC, mode="lockstep"), rounds=4)
+    plan = four_domains(FCCLLockstep(public=PUBLIC), rounds=4)
     whole = run(plan, tmp_path / "whole", engine=Inline())
     script = (
         "from tests.methods.test_public import *\n"
-        f"run(four_domains(FCCL(pretraining=1, public=PUBLIC, mode='lockstep'), rounds=4), {str(tmp_path / 'killed')!r}, engine=Inline())"
+        f"run(four_domains(FCCLLockstep(public=PUBLIC), rounds=4), {str(tmp_path / 'killed')!r}, engine=Inline())"
     )
     child = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
     ledger = tmp_path / "killed" / "ledger.jsonl"
@@ -388,7 +389,7 @@ def test_killed_and_resumed(tmp_path) -> None:
 def test_bytes_on_digits(data_folder, tmp_path, sent) -> None:
     """5,000 images of CIFAR-100, ten classes: 200,000 bytes up and down per client and round; the public data as setup, both ways."""
     public = {"source": "cifar100", "samples": 5000, "sent": sent}
-    plan = four_domains(FCCL(pretraining=0, public=PUBLIC.replace(epochs=0)), rounds=1, model=("mlp",))
+    plan = four_domains(FCCL(public=PUBLIC.replace(epochs=0)), rounds=1, model=("mlp",), pretraining=0)
     plan = plan.overridden({"data.size": 32, "data.channels": 3, "data.public": public})
     run(plan, tmp_path / "run", engine=Inline(), data=data_folder)
     moved = [e for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "exchange"]
@@ -404,24 +405,22 @@ def test_bytes_on_digits(data_folder, tmp_path, sent) -> None:
 # What each of the others is made of
 
 
-def test_rcfl_believes_the_accurate(tmp_path) -> None:
-    replies = [
-        Reply(0, Record(probabilities=torch.tensor([[1.0, 0.0]]), accuracy=torch.tensor([0.9]))),
-        Reply(1, Record(probabilities=torch.tensor([[0.0, 1.0]]), accuracy=torch.tensor([0.3]))),
+def test_rcfl_believes_the_accurate() -> None:
+    votes = [
+        {"logits": torch.tensor([[1.0, 0.0]]), "accuracy": torch.tensor([0.9])},
+        {"logits": torch.tensor([[0.0, 1.0]]), "accuracy": torch.tensor([0.3])},
     ]
-    assert RCFLPublic().agree(replies).tensors["consensus"].tolist() == [[0.75, 0.25]]
-    doubtful = [Reply(r.client, r.record | Record(accuracy=torch.zeros(1))) for r in replies]
-    assert RCFLPublic().agree(doubtful).tensors["consensus"].tolist() == [[0.5, 0.5]]
+    assert believed(votes).tolist() == [[0.75, 0.25]]
+    assert believed([vote | {"accuracy": torch.zeros(1)} for vote in votes]).tolist() == [[0.5, 0.5]]
 
 
 def test_fedmatch_asks_those_who_predict_alike() -> None:
-    says = {0: 0.0, 1: 10.0, 2: 1.0, 3: -1.0}
-    replies = [Reply(client, Record(logits=torch.tensor([[value, 0.0]]))) for client, value in says.items()]
-    helped = FedMatchPublic().agree(replies)
-    assert set(helped) == set(says)
-    assert torch.equal(helped[0].tensors["helpers/0"], torch.tensor([[1.0, 0.0]]).softmax(1))  # 2 and 3 are as near: the lower number
-    assert torch.equal(helped[0].tensors["helpers/1"], torch.tensor([[-1.0, 0.0]]).softmax(1))
-    assert torch.equal(helped[1].tensors["helpers/0"], torch.tensor([[1.0, 0.0]]).softmax(1))
+    said = {client: torch.tensor([[value, 0.0]]) for client, value in {0: 0.0, 1: 10.0, 2: 1.0, 3: -1.0}.items()}
+    beliefs = {client: logits.softmax(1) for client, logits in said.items()}
+    helped = {client: FedMatchPublic()._nearest(client, own, said, beliefs) for client, own in said.items()}
+    assert torch.equal(helped[0]["0"], beliefs[2])  # 2 and 3 are as near: the lower number
+    assert torch.equal(helped[0]["1"], beliefs[3])
+    assert torch.equal(helped[1]["0"], beliefs[2])
 
 
 def test_feddf_stops_early_on_what_the_server_holds(tmp_path) -> None:
@@ -458,10 +457,10 @@ def test_feddf_distils_into_every_architecture(tmp_path) -> None:
     ("settings", "complaint"),
     [
         ({"name": "fccl", "average": "uniform"}, "method.average = 'uniform': expected 'none', because clients have different models"),
-        ({"name": "fccl", "own_slot": "previous"}, "about method.mode = 'lockstep', not 'once'"),
+        ({"name": "fccl", "own_slot": "previous"}, "method.own_slot = 'previous': no such key here"),
         ({"name": "fedmd", "alignment": 1000}, "method.alignment = 1000: expected at most the 48 public images"),
         ({"name": "fccl", "public": {"bacth": 3}}, "method.public.bacth = 3: no such key here, did you mean 'batch'"),
-        ({"name": "fccl", "mode": "lockstep", "alignment": 8}, "method.alignment = 8: expected none, lockstep goes over all"),
+        ({"name": "fccl-lockstep", "alignment": 8}, "method.alignment = 8: expected none, lockstep goes over all"),
         ({"name": "fedmd", "public": {"state": "kept"}}, "method.public.state = 'kept': expected 'fresh'"),
         ({"name": "rcfl"}, "did you mean 'rcfl-public'"),
     ],

@@ -26,8 +26,8 @@ from coterie.engines import Inline, Job, Outcome
 from coterie.errors import UserError
 from coterie.ledger import Event
 from coterie.methods import FedAvg, SplitMetadata
-from coterie.methods.regularisers import ProximalTerm
-from coterie.methods.split_metadata import FewShot, MetaTraining, Upper, misfit, prototypes
+from coterie.methods.few_shot import FewShot, Mixed, prototypes
+from coterie.methods.regularisers import ProximalRegulariser
 from coterie.models import MODELS, Architecture, Staged
 from coterie.record import Record, decode, encode
 from coterie.running.experiment import Experiment
@@ -36,10 +36,12 @@ from coterie.testing import check_method, small_experiment
 from coterie.training.objectives import Step
 from coterie.training.optimisers import Sgd
 from coterie.training.score import score
+from coterie.training.settings import Training
 
 MODEL = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 """Payload bytes of the small experiment's network, 64-16-10."""
-QUICK = MetaTraining(epochs=3, batch=20)
+OPTIMISER = Sgd(lr=0.1, weight_decay=5e-4)
+QUICK = Training(epochs=3, batch=20, optimiser=OPTIMISER)
 FEW = KMeansSelection(components=4, restarts=2)
 WRN_BYTES = 2_266_896
 MAP_BYTES = {"G1": 65_536, "G2": 32_768, "G3": 16_384}
@@ -67,7 +69,7 @@ def test_every_client_has_enough() -> None:
         (SplitMetadata(budget=3, selection=FEW, server=QUICK), 6 * (4 * 16 + 8)),
         (SplitMetadata(budget=3, selection=KCentre(), server=QUICK, precision="float16"), 6 * (2 * 16 + 8)),
         (SplitMetadata(budget=2, selection=Entropy(), server=QUICK, precision="uint8", level="flat"), 4 * (64 + 8 + 8)),
-        (SplitMetadata(budget=1, selection=Random(), server=QUICK, terms=(ProximalTerm(mu=0.1),)), 2 * (4 * 16 + 8)),
+        (SplitMetadata(budget=1, selection=Random(), server=QUICK, regularisers=(ProximalRegulariser(mu=0.1),)), 2 * (4 * 16 + 8)),
     ],
     ids=["kmeans", "k-centre in float16", "entropy in 8 bits", "random with a term"],
 )
@@ -78,7 +80,7 @@ def test_conformance(method, payload) -> None:
 
 @pytest.mark.parametrize(
     "upper",
-    [Upper(start="global", freeze="flat", head="cosine"), Upper(mixup=0.5, dropout=0.3, head="nearest-mean")],
+    [FewShot(start="global", freeze="flat", head="cosine"), FewShot(mixup=0.5, dropout=0.3, head="nearest-mean")],
     ids=["frozen with prototypes", "mixup and dropout"],
 )
 def test_conformance_of_few_shot_options_on_maps(upper) -> None:
@@ -181,13 +183,13 @@ def test_the_composed_model_by_hand(precision, tmp_path) -> None:
         budget=3,
         selection=FEW,
         precision=precision,
-        server=MetaTraining(epochs=6, batch="all", optimiser=Sgd(lr=0.3, weight_decay=0.01)),
+        server=Training(epochs=6, batch="all", optimiser=Sgd(lr=0.3, weight_decay=0.01)),
     )
     plan, spy = two_classes(method).replace(float64=True), Spy()
     result, seen = run_inline(plan, tmp_path / "run", spy)
     maps, labels = [], []
     for reply in spy.replies[-3:]:
-        sent = {name: value.numpy().astype(np.float64) for name, value in reply.group("maps").tensors.items()}
+        sent = {name: value.numpy().astype(np.float64) for name, value in reply.group("activations").tensors.items()}
         rows = sent["values"]
         maps.append(rows if precision != "uint8" else sent["low"][:, None] + rows * sent["scale"][:, None])
         labels.append(reply.tensors["labels"].numpy())
@@ -221,7 +223,7 @@ def test_maps_are_those_of_the_received_lower_part(tmp_path) -> None:
         x, y = plan.population().site(client, 2, ModelCache()).train.one_batch()
         with torch.no_grad():
             own = net.eval().lower("conv1")(x)
-        maps, labels = reply.group("maps").tensors["values"], reply.tensors["labels"]
+        maps, labels = reply.group("activations").tensors["values"], reply.tensors["labels"]
         assert len(labels) == 4
         for one, label in zip(maps, labels, strict=True):
             places = [place for place in range(len(own)) if torch.allclose(own[place], one, atol=1e-6)]
@@ -233,13 +235,15 @@ def test_messages_carry_the_model_and_nothing_else(tmp_path) -> None:
     run_inline(two_classes(SplitMetadata(budget=2, selection=FEW, server=QUICK)), tmp_path / "run", spy)
     names = {f"model/{name}" for name in ("dense1.0.weight", "dense1.0.bias", "head.weight", "head.bias")}
     assert all(set(message) == names | {"metadata"} for message in spy.sent)
-    assert all(set(reply) == names | {"maps/values", "labels", "examples"} for reply in spy.replies)
+    assert all(set(reply) == names | {"activations/values", "labels", "examples"} for reply in spy.replies)
 
 
 def test_it_learns_real_digits(tmp_path) -> None:
     """All maps of a hidden layer that FedAvg trained: the head that the server trains knows all ten classes."""
     plan = Experiment.load("digits-two-class", ["engine.name=inline", "rounds=8", "cohort=10"])
-    method = SplitMetadata(selection=Full(), server=MetaTraining(epochs=20), weighting="samples", upload="evaluated")
+    method = SplitMetadata(
+        selection=Full(), server=Training(epochs=20, batch=50, optimiser=OPTIMISER), weighting="samples", upload="evaluated"
+    )
     result = run_inline(plan.replace(method=method, evaluation={"every": 8, "protocols": ("composed", "global")}), tmp_path / "run")[0]
     assert result.accuracy("composed") > max(0.8, result.accuracy("global"))
 
@@ -254,12 +258,14 @@ def site_and_maps(method: SplitMetadata, client: int = 0):
     server, site = population.site(SERVER, 1, ModelCache()), population.site(client, 1, ModelCache())
     below = site.fresh("another")
     sent = method.metadata(site, below)
-    return server, below, Maps(sent.group("maps"), sent.tensors["labels"])
+    return server, below, Maps(sent.group("activations"), sent.tensors["labels"])
 
 
 @pytest.mark.parametrize("start", ["initial", "global"])
 def test_where_the_upper_part_starts(start) -> None:
-    method = SplitMetadata(level="conv1", budget=2, selection=FEW, server=MetaTraining(epochs=0), upper=Upper(start=start))
+    method = SplitMetadata(
+        level="conv1", budget=2, selection=FEW, server=Training(epochs=0, batch=50, optimiser=OPTIMISER), upper=FewShot(start=start)
+    )
     server, below, maps = site_and_maps(method)
     composed, source = method.compose(server, below, maps).tensors, (server.fresh() if start == "initial" else below).tensors
     for name, value in composed.items():
@@ -268,7 +274,7 @@ def test_where_the_upper_part_starts(start) -> None:
 
 def test_frozen_stages_stay_and_are_passed_once() -> None:
     """The same as a cut further up would give, with the frozen stages those of the model that gave the maps."""
-    method = SplitMetadata(level="conv1", budget=3, selection=FEW, server=QUICK, upper=Upper(freeze="conv2"))
+    method = SplitMetadata(level="conv1", budget=3, selection=FEW, server=QUICK, upper=FewShot(freeze="conv2"))
     server, below, maps = site_and_maps(method)
     composed = method.compose(server, below, maps).tensors
     first = server.fresh().tensors
@@ -299,7 +305,7 @@ def test_prototypes_by_definition(kind) -> None:
 
 
 def test_the_prototype_head_is_on_what_was_trained() -> None:
-    methods = [SplitMetadata(level="conv1", budget=3, selection=FEW, server=QUICK, upper=Upper(head=h)) for h in ("trained", "cosine")]
+    methods = [SplitMetadata(level="conv1", budget=3, selection=FEW, server=QUICK, upper=FewShot(head=h)) for h in ("trained", "cosine")]
     server, below, maps = site_and_maps(methods[0])
     plain, proto = (method.compose(server, below, maps).tensors for method in methods)
     assert [name for name in plain if not torch.equal(plain[name], proto[name])] == ["head.weight", "head.bias"]
@@ -319,10 +325,10 @@ def test_mixup_and_dropout() -> None:
         net[1].weight.copy_(torch.eye(3))
     x, y = 5 * torch.eye(3), torch.arange(3)
     step = Step(net, x, y, start={})
-    assert FewShot(0.0, 0.0)(step).item() == pytest.approx(F.cross_entropy(x, y).item())
+    assert Mixed(0.0, 0.0)(step).item() == pytest.approx(F.cross_entropy(x, y).item())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        found = FewShot(0.4, 0.0)(step).item()
+        found = Mixed(0.4, 0.0)(step).item()
         torch.manual_seed(5)
         other, share = torch.randperm(3), torch.distributions.Beta(0.4, 0.4).sample()
         mixed = share * x + (1 - share) * x[other]
@@ -330,7 +336,7 @@ def test_mixup_and_dropout() -> None:
         assert 0.05 < share < 0.95
         assert found == pytest.approx(by_hand.item())
         torch.manual_seed(5)
-        assert FewShot(0.0, 0.6)(step).item() != pytest.approx(F.cross_entropy(x, y).item())
+        assert Mixed(0.0, 0.6)(step).item() != pytest.approx(F.cross_entropy(x, y).item())
 
 
 # --- packing ---
@@ -426,15 +432,15 @@ class Liar(Inline):
 @pytest.mark.parametrize(
     ("lie", "complaint"),
     [
-        ({"labels": torch.full((4,), 10)}, "labels go from 10 to 10, expected 0 to 9"),
-        ({"labels": torch.full((4,), -1)}, "labels go from -1 to -1"),
-        ({"labels": torch.zeros(4)}, "labels are not a list of int64"),
-        ({"labels": None}, "labels are not a list of int64"),
-        ({"labels": torch.zeros(3, dtype=torch.int64)}, "maps do not fit 3 labels"),
-        ({"maps/values": torch.zeros(4, 15)}, "maps do not fit 4 labels"),
-        ({"maps/values": torch.zeros(4, 16, dtype=torch.float16)}, "maps do not fit"),
-        ({"maps/values": torch.full((4, 16), torch.inf)}, "maps/values is not finite"),
-        ({"maps/values": None}, "maps do not fit"),
+        ({"labels": torch.full((4,), 10)}, "labels are not all from 0 to 9"),
+        ({"labels": torch.full((4,), -1)}, "labels are not all from 0 to 9"),
+        ({"labels": torch.zeros(4)}, "labels is float32[4], expected int64[0]"),
+        ({"labels": None}, "labels is missing"),
+        ({"labels": torch.zeros(3, dtype=torch.int64)}, "different numbers of rows: activations/values 4, labels 3"),
+        ({"activations/values": torch.zeros(4, 15)}, "activations/values is float32[4, 15], expected float32[0, 16]"),
+        ({"activations/values": torch.zeros(4, 16, dtype=torch.float16)}, "activations/values is float16[4, 16]"),
+        ({"activations/values": torch.full((4, 16), torch.inf)}, "activations/values is not finite"),
+        ({"activations/values": None}, "activations/values is missing"),
     ],
 )
 def test_bad_maps_are_rejected_and_the_round_goes_on(lie, complaint, tmp_path) -> None:
@@ -444,12 +450,6 @@ def test_bad_maps_are_rejected_and_the_round_goes_on(lie, complaint, tmp_path) -
     assert len(rejected) == 1
     assert complaint in rejected[0]["reason"]
     assert result.state.fault() is None
-
-
-def test_what_fits_is_no_misfit() -> None:
-    example = pack(torch.zeros(1, 3, 2, 2), "uint8")
-    good = Record(maps=pack(torch.randn(5, 3, 2, 2), "uint8"), labels=torch.arange(5))
-    assert misfit(good, example, 10) is None
 
 
 # --- configuration ---
@@ -474,8 +474,8 @@ def test_written_in_toml() -> None:
         level="dense1",
         precision="uint8",
         selection=KMeansSelection(components=50, pca="class"),
-        server=MetaTraining(epochs=10, batch=50, optimiser=Sgd(lr=0.1, weight_decay=5e-4)),
-        upper=Upper(head="cosine", mixup=0.2),
+        server=Training(epochs=10, batch=50, optimiser=Sgd(lr=0.1, weight_decay=5e-4)),
+        upper=FewShot(head="cosine", mixup=0.2),
     )
     assert Experiment.parse(plan.resolved()) == plan
     assert all(parse(f"method = {{ name = 'split-metadata', selection = '{name}' }}").method.selection.name == name for name in SELECTIONS)
@@ -520,7 +520,7 @@ class TwoLayerHead(Architecture):
 
 def test_prototypes_need_a_linear_head() -> None:
     with pytest.raises(UserError, match=r"method.upper.head = 'cosine': expected a model whose head is one linear layer with a bias"):
-        two_classes(SplitMetadata(upper=Upper(head="cosine")), (TwoLayerHead(),)).population()
+        two_classes(SplitMetadata(upper=FewShot(head="cosine")), (TwoLayerHead(),)).population()
     two_classes(SplitMetadata(), (TwoLayerHead(),)).population()
 
 

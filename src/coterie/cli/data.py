@@ -129,14 +129,14 @@ def show_command(
 
 
 def _source(name: str, folder: Path) -> Source:
-    """The data set of this name, as it is where nothing is set."""
+    """The data set of this name, as it lies in a folder: complete, or a part."""
     from coterie.data.fetch import row
     from coterie.data.sources import SOURCES
 
     spec = SOURCES.find(name)
     if row(spec, folder).state == "yours":
         raise UserError(f"source '{name}' is data of your own, with nothing to fetch or verify: in an experiment, {spec.how}")
-    return spec()
+    return spec().as_it_lies(folder)
 
 
 def _verified(source: Source, folder: Path) -> dict[str, Any]:

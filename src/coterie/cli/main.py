@@ -61,6 +61,8 @@ def run_command(
     overrides: Set = None,
     out: Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    changed_code: Annotated[bool, typer.Option("--changed-code", help="With --resume: go on although the code has changed.")] = False,
+    changed_data: Annotated[bool, typer.Option("--changed-data", help="With --resume: go on although the data have changed.")] = False,
     data: DataFolder = None,
     track: Track = None,
     as_json: Json = False,
@@ -79,11 +81,14 @@ def run_command(
         raise UserError("coterie run takes either an experiment or --resume FOLDER")
     if resume is not None and (overrides or out):
         raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
+    if resume is None and (changed_code or changed_data):
+        raise UserError("--changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
     plan = started(resume) if resume is not None else Experiment.load(str(experiment), overrides or ())
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
     with watching(console, title, plan.rounds, quiet=quiet or as_json) as shown, tracking(track, folder, title) as tracked:
         if resume is not None:
-            result = resume_run(folder, data=data, callbacks=[*shown, *tracked])
+            heard = [*shown, *tracked]
+            result = resume_run(folder, data=data, callbacks=heard, changed_code=changed_code, changed_data=changed_data)
         else:
             result = run_new(plan, folder, data=data, callbacks=[*shown, *tracked])
     if as_json:

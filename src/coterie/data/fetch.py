@@ -193,7 +193,7 @@ def listing(folder: Path) -> list[Row]:
 def row(spec: type[Source], folder: Path) -> Row:
     """One line of the listing."""
     needed = any(f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING for f in fields(spec))
-    found = None if needed else spec().found(folder)
+    found = None if needed else spec().as_it_lies(folder).found(folder)
     state = "yours" if needed else "missing" if found is None else "part" if found.part else "there"
     seen = found or Found((), (0, 0))
     return Row(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())

@@ -15,7 +15,7 @@ from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, encode, read, write
 from coterie.seeds import seed_of
-from coterie.site import Site
+from coterie.site import SERVER, Site
 
 __all__ = ["Memories", "Performer", "memory_file"]
 
@@ -96,7 +96,7 @@ class Performer:
         return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
 
     def _outcome(self, job: Job) -> Outcome:
-        site = self._population.site(job.client, job.round, self._cache, job.visit)
+        site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         message = read(Path(job.message))
         if job.task == EVALUATE:
             for model, params in self._method.models(message, site).items():

@@ -71,17 +71,21 @@ class FCCLLockstep(FCCL):
     @task
     def step(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Learn from the consensus about the batch before, and say something of this one."""
-        at = int(message.number("at"))
+        at, memory = int(message.number("at")), self._begun(site, memory)
         if at:
             memory = self._stepped(site, memory, message)
-        else:
-            memory = (memory or self.first_memory(site)).drop("moments", "previous")
-            memory = memory | Record(previous=memory.group("model"))
         return Record(logits=self._in_training(site, memory.group("model"), self._batch(site, message, at), at)), memory
+
+    def _begun(self, site: Site, memory: Record) -> Record:
+        """A memory in a round: the model of the last round beside the one that learns, and no moments of a round that was not finished."""
+        memory = memory or self.first_memory(site)
+        if memory.get("round") == site.round:
+            return memory
+        return memory.drop("moments") | Record(previous=memory.group("previous") or memory.group("model"), round=site.round)
 
     def digested(self, site: Site, memory: Record, message: Record) -> Record:
         """The step on the last batch."""
-        return self._stepped(site, memory, message).group("model") if "at" in message else memory.group("model")
+        return self._stepped(site, self._begun(site, memory), message).group("model") if "at" in message else memory.group("model")
 
     def _stepped(self, site: Site, memory: Record, message: Record) -> Record:
         """One step on one public batch."""

@@ -10,7 +10,7 @@ code digests with SGD at 1e-3; ours has the optimiser of the other methods on pu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -99,9 +99,6 @@ class FedDF(Method):
         fitted = site.fit(start, CrossEntropy(), optimiser=memory.group("optimiser"))
         site.evaluate("personal", fitted.params)
         return Record(model=fitted.params, examples=len(site.train)), Record(optimiser=fitted.optimiser)
-
-    def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
-        return {"global": state.group(_student(site.architecture_index))}
 
     def for_new_client(self, state: Record) -> Record:
         return state

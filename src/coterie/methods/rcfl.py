@@ -8,6 +8,7 @@ validation accuracy (its training accuracy where it has no validation split), di
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -21,7 +22,7 @@ from coterie.settings import spec
 from coterie.site import Site
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["RCFLPublic", "TowardsProbabilities"]
+__all__ = ["RCFLPublic", "TowardsProbabilities", "believed"]
 
 
 @spec
@@ -30,6 +31,14 @@ class TowardsProbabilities(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         return F.kl_div(step.logits.log_softmax(1), step.frozen["consensus"], reduction="batchmean")
+
+
+def believed(votes: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """The mean of what was said, weighted by the speakers' accuracies; uniform where nobody has any."""
+    total = sum(float(vote["accuracy"]) for vote in votes)
+    weights = [float(vote["accuracy"]) / total if total > 0 else 1 / len(votes) for vote in votes]
+    mixed = torch.stack([weight * vote["logits"].double() for weight, vote in zip(weights, votes, strict=True)]).sum(0)
+    return mixed.to(votes[0]["logits"].dtype)
 
 
 @spec
@@ -46,11 +55,7 @@ class RCFLPublic(PublicMethod):
         about, server = subject(fed), fed.server
         shape = torch.zeros(self.alignment or len(server.public), server.train.classes, dtype=server.dtype)
         like = Record(logits=shape, accuracy=torch.zeros(1, dtype=shape.dtype))
-        votes = [reply.record.tensors for reply in fed.ask("predict", about, like=like)]
-        total = sum(float(vote["accuracy"]) for vote in votes)
-        weights = [float(vote["accuracy"]) / total if total > 0 else 1 / len(votes) for vote in votes]
-        mixed = torch.stack([weight * vote["logits"].double() for weight, vote in zip(weights, votes, strict=True)]).sum(0)
-        return about | Record(logits=mixed.to(shape.dtype))
+        return about | Record(logits=believed([reply.record.tensors for reply in fed.ask("predict", about, like=like)]))
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

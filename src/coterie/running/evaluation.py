@@ -41,9 +41,11 @@ def evaluate(fed: Coordinator, state: Record, fixed: Sequence[int], *, final: bo
 
 def _visit(fed: Coordinator, state: Record) -> None:
     """Measure the server's models: on the whole test set, in spans, and at clients."""
-    path, _ = fed.save_message(state)
     at_server = tuple(name for name in fed.protocols if not PROTOCOLS[name].about_clients)
     at_clients = tuple(name for name in fed.protocols if PROTOCOLS[name].about_clients and not PROTOCOLS[name].in_training)
+    if not at_server and not at_clients:
+        return
+    path, _ = fed.save_message(state)
     jobs = [_job(fed, SERVER, path, at_server, span) for span in _spans(fed)] if at_server else []
     jobs += [_job(fed, client, path, at_clients) for client in sorted(fed.evaluated)] if at_clients else []
     for outcome in fed.engine.deliver(jobs):

@@ -314,9 +314,9 @@ class Experiment(Section):
         for protocol in self.protocols:
             self._check_protocol(protocol, population)
         method.check(population)
-        cache = ModelCache()
-        for client in (SERVER, *range(min(population.clients, len(self.model)))):
-            population.site(client, 0, cache).model()  # says what does not fit, if anything
+        server = population.site(SERVER, 0, ModelCache())
+        for network in (server.architecture, *(method.network(each, 0) for each in dict.fromkeys(self.model))):
+            server.model(architecture=network)  # says what does not fit, if anything
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
         key, partition = f"evaluation.protocols = '{protocol}'", population.partition

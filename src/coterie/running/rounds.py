@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from coterie.results.summary import summarise
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
-from coterie.running.provenance import code_digest, versions
+from coterie.running.provenance import continued, origin, pretraining_digest, versions
 
 __all__ = ["Result", "new_folder", "resume", "run", "started"]
 
@@ -73,6 +73,7 @@ def run(
     data: Path | None = None,
     callbacks: Sequence[Listener] = (),
     engine: Engine | None = None,
+    shared: Path | None = None,
 ) -> Result:
     """Run an experiment from its beginning.
 
@@ -82,6 +83,7 @@ def run(
         data: the data folder, else `$COTERIE_DATA`, else the user's cache.
         callbacks: functions that are given every event of the ledger as it happens.
         engine: where clients run, else what the experiment says.
+        shared: a folder in which several runs of a comparison keep the pretrained models that they start from, each done once.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -91,20 +93,31 @@ def run(
     """
     chosen = engine or experiment.engine.build()
     chosen.warm()
-    population = experiment.population(data)
+    population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
     if where.exists() and any(where.iterdir()):
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     where.mkdir(parents=True, exist_ok=True)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        digests = {"digest": experiment.digest(), "code": code_digest(experiment)}
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **digests, versions=versions())
+        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **origin(experiment, data), versions=versions())
         ledger.commit()
         return _go(experiment, population, where, ledger, chosen, None)
 
 
-def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[Listener] = (), engine: Engine | None = None) -> Result:
+def resume(
+    folder: Path | str,
+    *,
+    data: Path | None = None,
+    callbacks: Sequence[Listener] = (),
+    engine: Engine | None = None,
+    shared: Path | None = None,
+    changed_code: bool = False,
+    changed_data: bool = False,
+) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
+
+    Code or data that are not as they were when the run was begun are a reason to refuse, unless `changed_code` or `changed_data` says
+    that this is meant; the ledger then says so too.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -114,16 +127,28 @@ def resume(folder: Path | str, *, data: Path | None = None, callbacks: Sequence[
     """
     where = Path(folder)
     experiment = started(where)
-    chosen = engine or experiment.engine.build()
-    chosen.warm()
-    population = experiment.population(data)
     with Ledger(where / LEDGER, callbacks) as ledger:
         checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
-        dropped = _cut(where / LEDGER, int(checkpoint.number("ledger")) if checkpoint else None)
-        if checkpoint is None or not checkpoint["done"]:
+        length = int(checkpoint.number("ledger")) if checkpoint else None
+        over = checkpoint is not None and checkpoint["done"]
+        meant = {"changed_code": changed_code, "changed_data": changed_data}
+        said = {} if over else continued(where / LEDGER, length, experiment, data, **meant)
+        chosen = engine or experiment.engine.build()
+        chosen.warm()
+        population = _sharing(experiment, experiment.population(data), shared, data)
+        dropped = _cut(where / LEDGER, length)
+        if not over:
             at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, versions=versions())
+            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions())
         return _go(experiment, population, where, ledger, chosen, checkpoint)
+
+
+def _sharing(experiment: Experiment, population: Population, shared: Path | None, data: Path | None) -> Population:
+    """The same population, whose clients find their pretrained models in a folder, if several runs share one."""
+    if shared is None or not experiment.pretraining:
+        return population
+    where = shared / pretraining_digest(experiment, data)
+    return replace(population, plan=replace(population.plan, shared=where))
 
 
 def started(folder: Path) -> Experiment:

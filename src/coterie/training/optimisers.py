@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator
 from torch import Tensor, nn
 
 from coterie.errors import UserError
 from coterie.record import Record
-from coterie.settings import Count, NotNegative, Positive, PositiveShare, Registry, Share, ShareBelowOne, Spec, field_of, spec
+from coterie.settings import Count, NotNegative, Positive, PositiveShare, Registry, Share, ShareBelowOne, Spec, spec
 
-__all__ = ["OPTIMISERS", "SCHEDULES", "Adam", "AdamW", "Constant", "Cosine", "Exponential", "Optimiser", "Schedule", "Sgd", "Steps"]
+__all__ = [
+    "OPTIMISERS",
+    "SCHEDULES",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Optimiser",
+    "Piecewise",
+    "Schedule",
+    "Sgd",
+    "Steps",
+    "WeightByRound",
+    "at_round",
+]
 
 
 @spec
@@ -157,7 +172,21 @@ class Piecewise(Schedule):
 
 
 SCHEDULES = Registry("schedule", Schedule, [Constant, Exponential, Steps, Cosine, Piecewise])
-WeightByRound = Share | Annotated[Schedule, field_of(SCHEDULES, "schedule")]
+
+
+def _weight(value: Any) -> float | Schedule:
+    if isinstance(value, Schedule | Mapping):
+        return SCHEDULES.resolve(value, "schedule")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1, or a schedule: { name = 'piecewise', values = [[1, 0.9], [20, 0.5]] }")
+    return float(value)
+
+
+def _plain(weight: float | Schedule) -> Any:
+    return SCHEDULES.dump(weight) if isinstance(weight, Schedule) else weight
+
+
+WeightByRound = Annotated[float | Schedule, PlainValidator(_weight), PlainSerializer(_plain)]
 """A number from 0 to 1, or a schedule that gives one for each round."""
 
 

@@ -1,15 +1,17 @@
 """What a source is: a named data set that knows its files, their checksums and how to become a pool.
 
 A source lists `candidates`, the sets of files that would each make it complete; the first that is all there is read.
-Some sources may also be had as a part, a `.npz` in the data folder: the pool's `note` then says so.
+Some sources may also be had as a part. Which of the two is read is for the experiment to say (`part = true`), never for what happens
+to lie in the data folder; the pool's `note` then says that it is a part.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from coterie.data.pool import Pool
 from coterie.data.sources.blocks import build, npz_counts, read_npz
@@ -64,8 +66,14 @@ class Found:
 
 
 class Source(Spec):
-    """Base of every source: `load` gives a pool, the class variables tell `coterie data` about it."""
+    """Base of every source: `load` gives a pool, the class variables tell `coterie data` about it.
 
+    One's own implements `found` and `read`, so that the digest of the data can cover every file; where there is nothing but a `load`, all
+    that it gives is read for the digest.
+    """
+
+    package: ClassVar[str] = ""
+    """The installed package that the data ship in, if they do: its version stands for them."""
     licence: ClassVar[str] = "yours"
     homepage: ClassVar[str] = ""
     how: ClassVar[str] = ""
@@ -79,9 +87,7 @@ class Source(Spec):
 
     def load(self, folder: Path) -> Pool:
         """The pool, from the files under `folder`."""
-        found = self.found(folder)
-        if found is None:
-            raise UserError(f"{self.missing(folder)} is missing: {self.name} was looked for in {folder}; {self.advice()}")
+        found = self.there(folder)
         pool = self.read(found)
         got = (pool.train, len(pool) - pool.train)
         if got != found.samples:
@@ -93,6 +99,28 @@ class Source(Spec):
         """The pool, from files known to be there."""
         raise NotImplementedError
 
+    def there(self, folder: Path) -> Found:
+        """What is found under `folder`; where that is not what was asked for, a sentence that says what to do."""
+        found = self.found(folder)
+        if found is None:
+            raise UserError(f"{self.lacking(folder)}: {self.name} was looked for in {folder}; {self.advice()}{self._other(folder)}")
+        return found
+
+    def _other(self, folder: Path) -> str:
+        """What to write for what is there in place of what was asked for."""
+        other = self.as_it_lies(folder)
+        found = other.found(folder)
+        what = "a part" if found and found.part else "the complete set"
+        return f"; {what} is there, for that write source = {_inline(other)}" if found else ""
+
+    def as_it_lies(self, folder: Path) -> Source:
+        """This source with the settings that fit what lies under `folder`: the complete set where it is there, else the part."""
+        return self
+
+    def reads(self, folder: Path) -> Iterable[Path]:
+        """Every file that `load` opens; the digest of the data is of their bytes."""
+        return self.there(folder).paths
+
     def found(self, folder: Path) -> Found | None:
         """What there is of it under `folder`, without reading it; None when it is not complete."""
         complete = next((paths for paths in self.candidates(folder) if all(path.is_file() for path in paths)), None)
@@ -101,6 +129,10 @@ class Source(Spec):
     def candidates(self, folder: Path) -> list[tuple[Path, ...]]:
         """The sets of files that would each make it complete, best first."""
         return [tuple(folder / path for file in self.files for path in file.leaves)]
+
+    def lacking(self, folder: Path) -> str:
+        """What is wrong where it is not found, as the beginning of a sentence."""
+        return f"{self.missing(folder)} is missing"
 
     def missing(self, folder: Path) -> Path:
         """The first file that is not there, of the candidate that has begun to be."""
@@ -123,18 +155,21 @@ class Parted(Source):
     """A source of which a part may lie in the data folder as one `.npz`."""
 
     part_file: ClassVar[str] = ""
-    part: Literal["auto", "always", "never"] = "auto"
-    """The part where the complete set is missing; only ever the part; never the part."""
+    part: bool = False
+    """Whether the part is read, and not the complete set."""
 
     def found(self, folder: Path) -> Found | None:
-        complete = None if self.part == "always" else super().found(folder)
+        if not self.part:
+            return super().found(folder)
         path = folder / self.part_file
-        if complete is not None or self.part == "never" or not path.is_file():
-            return complete
-        return Found((path,), npz_counts(path), part=True)
+        return Found((path,), npz_counts(path), part=True) if path.is_file() else None
+
+    def as_it_lies(self, folder: Path) -> Source:
+        complete, part = (dataclasses.replace(self, part=part) for part in (False, True))
+        return complete if complete.found(folder) or not part.found(folder) else part
 
     def missing(self, folder: Path) -> Path:
-        return folder / self.part_file if self.part == "always" else super().missing(folder)
+        return folder / self.part_file if self.part else super().missing(folder)
 
     def read(self, found: Found) -> Pool:
         if not found.part:
@@ -147,3 +182,9 @@ class Parted(Source):
     def complete(self, paths: tuple[Path, ...]) -> Pool:
         """The pool of the complete set."""
         raise NotImplementedError
+
+
+def _inline(source: Source) -> str:
+    """A source as one writes it in an experiment."""
+    changed = {f.name: getattr(source, f.name) for f in dataclasses.fields(source) if getattr(source, f.name) != f.default}  # type: ignore[arg-type]
+    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in {"name": source.name, **changed}.items()) + " }"

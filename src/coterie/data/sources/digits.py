@@ -33,6 +33,7 @@ class Digits(Source):
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     homepage: ClassVar[str] = "https://archive.ics.uci.edu/dataset/80"
     how: ClassVar[str] = "it ships inside scikit-learn"
+    package: ClassVar[str] = "scikit-learn"
     samples: ClassVar[tuple[int, int]] = (1442, 355)
     mean: ClassVar[tuple[float, ...]] = (0.3053,)
     std: ClassVar[tuple[float, ...]] = (0.3760,)
@@ -65,6 +66,7 @@ class DigitStyles(Source):
     licence: ClassVar[str] = Digits.licence
     homepage: ClassVar[str] = Digits.homepage
     how: ClassVar[str] = Digits.how
+    package: ClassVar[str] = Digits.package
     samples: ClassVar[tuple[int, int]] = (4 * 1442, 4 * 355)
 
     def found(self, folder: Path) -> Found:

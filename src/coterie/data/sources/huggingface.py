@@ -40,9 +40,8 @@ class HuggingFace(Source):
         return folder / Path(self.path).expanduser()
 
     def load(self, folder: Path) -> Pool:
+        self.there(folder)
         root = self.missing(folder)
-        if not root.is_dir():
-            raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
         splits = load_splits(root)
         train = self.half(splits["train"], root)
         test = self.half(splits["test"], root) if "test" in splits else Block(train.x[:0], train.y[:0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -88,9 +89,17 @@ class Mnist(Idx):
     )
 
     def read(self, found: Found) -> Pool:
-        pool = super().read(found)
-        path = found.paths[0].parent / "writers.npz"
+        pool, path = super().read(found), writers_beside(found)
         return dataclasses.replace(pool, writer=read_writers(path, pool)) if path.is_file() else pool
+
+    def reads(self, folder: Path) -> Iterable[Path]:
+        found = self.there(folder)
+        return filter(Path.is_file, (*found.paths, writers_beside(found)))
+
+
+def writers_beside(found: Found) -> Path:
+    """Where the writers' names are, if they are there."""
+    return found.paths[0].parent / "writers.npz"
 
 
 def read_writers(path: Path, pool: Pool) -> Rows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -122,17 +122,14 @@ class Folder(Source):
         if not root.is_dir():
             return None
         paths = tuple(sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in SUFFIXES))
-        total = sum(self.samples)
-        return Found(paths, (len(paths), 0), part=0 < len(paths) < total)
+        return Found(paths, (len(paths), 0))
 
     def missing(self, folder: Path) -> Path:
         return folder / Path(self.path).expanduser()
 
     def load(self, folder: Path) -> Pool:
-        root = self.missing(folder)
-        if not root.is_dir():
-            raise UserError(f"{root} is missing: {self.name} was looked for in {folder}; {self.how}")
-        tree = walk(root)
+        self.there(folder)
+        tree = walk(self.missing(folder))
         x = read_images(tree.paths, self.size)
         test = draw_test(tree, x, self.test, self.seed)
         order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
@@ -149,13 +146,43 @@ class Folder(Source):
         )
 
     def note(self, held: int) -> str:
-        """What to tell of a tree with fewer images than the published one."""
-        total = sum(self.samples)
-        return f"a part of {self.name}: {held:,} of {total:,} images" if held < total else ""
+        """What to tell of a pool of so many images."""
+        return ""
 
 
 @spec
-class Pacs(Folder):
+class PublishedTree(Folder):
+    """A tree that was published with a number of images, of which some may be there."""
+
+    part: bool = False
+    """Whether fewer images than were published will do."""
+
+    def found(self, folder: Path) -> Found | None:
+        found = super().found(folder)
+        if found is None or self._is_part(found) != self.part:
+            return None
+        return dataclasses.replace(found, part=self.part)
+
+    def as_it_lies(self, folder: Path) -> Source:
+        found = super().found(folder)
+        return self if found is None else dataclasses.replace(self, part=self._is_part(found))
+
+    def lacking(self, folder: Path) -> str:
+        found = super().found(folder)
+        if found is None:
+            return super().lacking(folder)
+        return f"{self.missing(folder)} holds {len(found.paths):,} images and {self.name} has {sum(self.samples):,}"
+
+    def note(self, held: int) -> str:
+        """That it is a part, where it is."""
+        return f"a part of {self.name}: {held:,} of {sum(self.samples):,} images" if self.part else ""
+
+    def _is_part(self, found: Found) -> bool:
+        return len(found.paths) < sum(self.samples)
+
+
+@spec
+class Pacs(PublishedTree):
     """PACS (Li et al., 2017): photos, art paintings, cartoons and sketches of seven classes."""
 
     name: ClassVar[str] = "pacs"
@@ -172,7 +199,7 @@ class Pacs(Folder):
 
 
 @spec
-class OfficeHome(Folder):
+class OfficeHome(PublishedTree):
     """Office-Home (Venkateswara et al., 2017): art, clip art, product and real-world images of 65 classes."""
 
     name: ClassVar[str] = "office-home"
@@ -204,11 +231,20 @@ class MnistM(Parted):
         train, test = map(read_list, paths)
         return build([train], [test], **self.about())
 
+    def reads(self, folder: Path) -> Iterable[Path]:
+        found = self.there(folder)
+        lists = () if found.part else found.paths
+        return [*found.paths, *(path for each in lists for path in sorted(images_of(each).iterdir()))]
+
 
 def read_list(path: Path) -> Block:
     """Images named in a text file, one `name label` a line, in the folder beside it that it is named after."""
     with reading(path):
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
-    folder = path.with_name(path.name.removesuffix("_labels.txt"))
-    return block(read_images([folder / name for name in names], 32), labels, 10, path)
+    return block(read_images([images_of(path) / name for name in names], 32), labels, 10, path)
+
+
+def images_of(path: Path) -> Path:
+    """The folder that a text file is about."""
+    return path.with_name(path.name.removesuffix("_labels.txt"))

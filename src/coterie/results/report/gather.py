@@ -51,7 +51,7 @@ def gather(paths: Iterable[Path]) -> Comparison:
     notices: list[str] = []
     runs = [read_run(folder) for folder in find(paths)]
     for run in runs:
-        notices += [f"{run.folder.name}: {sentence}." for sentence in run.missing]
+        notices += [f"{run.folder.name}: {sentence}." for sentence in (*run.missing, *_changed(run))]
     _must_be_one_task(runs)
     arms = _arms(runs, notices)
     notices += _unlike(runs)
@@ -168,6 +168,12 @@ def _differs(key: str, tables: Sequence[Mapping[str, Any]]) -> bool:
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _changed(run: Run) -> list[str]:
+    """Sentences on what somebody changed while it ran."""
+    words = {"changed_code": "its code was changed when it went on", "changed_data": "its data were changed when it went on"}
+    return [f"{words[key]} after round {event['round']}" for event in run.resumes for key in words if event.get(key)]
 
 
 def _unlike(runs: Sequence[Run]) -> list[str]:
