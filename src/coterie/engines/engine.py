@@ -23,10 +23,12 @@ from coterie.method import Method
 from coterie.population import Population
 from coterie.site import Observation, Visit, Work
 
-__all__ = ["EVALUATE", "Engine", "Job", "Outcome", "RunContext", "TaskError", "brief", "cores"]
+__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "RunContext", "TaskError", "brief", "cores"]
 
 EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
+FRAMING = 4 * 2**20
+"""Bytes by which an encoded reply may be longer than what it holds."""
 OURS = tuple(str(folder) + os.sep for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
 OTHERS = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib"))
 """Where code lies that is neither ours nor, most likely, the user's."""
@@ -124,6 +126,8 @@ class Outcome:
     seconds: float = 0.0
     error: TaskError | None = None
     """What went wrong, where something did."""
+    fatal: bool = False
+    """Whether that is no client's fault (a full disk), so that the run cannot go on without this one either."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
-from coterie.engines.engine import Engine, Job, Outcome, RunContext, cores
+from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
 from coterie.engines.frames import receive, send
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
@@ -41,8 +41,6 @@ AHEAD = 2
 """Jobs a worker holds at once, so that it never waits for the parent."""
 GRACE = 1.0
 """Seconds in which a worker that was told to end, or has hung up, may do so by itself."""
-FRAMING = 2**20
-"""Bytes by which an encoded reply may be longer than what it holds."""
 UNGUARDED = 78
 """The exit code of a worker that, on its way in, ran the user's script and met a run there."""
 

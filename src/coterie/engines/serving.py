@@ -101,12 +101,12 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: bytes) -> Outcome:
 
     >>> job = Job(2, "train", 1, "message")
     >>> outcome_of(job, _answer(job, Outcome(2, kept="1-1", seconds=0.5)), b"reply")
-    Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None)
+    Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None, fatal=False)
     """
     if fields["error"] is not None:
         error = TaskError(brief(str(fields["error"]), 2000))
         error.add_note(str(fields["trace"]))
-        return Outcome(job.client, error=error, seconds=float(fields["seconds"]))
+        return Outcome(job.client, error=error, seconds=float(fields["seconds"]), fatal=bool(fields["fatal"]))
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
     work = [Work(**each) for each in fields["work"]]
     return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, float(fields["seconds"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.engines.surroundings import Networks, Surroundings, seed_generators
+from coterie.errors import RunError
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, encode, read, write
@@ -18,6 +20,14 @@ from coterie.seeds import seed_of
 from coterie.site import SERVER, Site
 
 __all__ = ["Memories", "Performer", "memory_file"]
+
+
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Errors that are the disk's and not a client's."""
+
+
+class DiskError(RunError):
+    """What a client keeps cannot be written, through no fault of its own."""
 
 
 def memory_file(folder: Path, client: int, version: str) -> Path:
@@ -48,8 +58,11 @@ class Memories:
         if not memory:
             return None
         path = memory_file(self._folder, client, version)
-        path.parent.mkdir(exist_ok=True)
-        write(memory, path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write(memory, path)
+        except OSError as error:
+            raise DiskError(str(error)) if error.errno in DISK else error from None
         self._hold(client, version, memory)
         return version
 
@@ -87,7 +100,7 @@ class Performer:
         try:
             outcome = self._outcome(job)
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: a client does not end a run
-            outcome = Outcome(job.client, error=TaskError.at(job, error))
+            outcome = Outcome(job.client, error=TaskError.at(job, error), fatal=isinstance(error, DiskError))
             self._memories.let_go(job.client)
         if os.getpid() != self._process:  # the task has forked: one of the two answers
             os._exit(0)
@@ -101,14 +114,15 @@ class Performer:
         if job.task == EVALUATE:
             for model, params in self._method.models(message, site).items():
                 site.evaluate(model, params)
-            reply, kept = EMPTY, job.memory
+            data, kept = encode(EMPTY), job.memory
         else:
             memory = self._memories.get(job.client, job.memory)
             reply, after = self.call(job.task, site, memory, message)
             _check_size("its reply", reply, job.limit)
             _check_size("what it keeps", after, job.limit)
+            data = encode(reply)  # before anything is written: it may not be possible
             kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
-        return Outcome(job.client, encode(reply), kept, site.observations, site.logs, site.work)
+        return Outcome(job.client, data, kept, site.observations, site.logs, site.work)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""

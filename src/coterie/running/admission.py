@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.engines.engine import Job, Outcome
 from coterie.errors import RunError
-from coterie.record import EMPTY, Record
+from coterie.record import Record
 from coterie.settings import Count, Positive, PositiveShare, spec
 from coterie.site import Observation, Work
 
@@ -29,6 +29,8 @@ ROOM = 64 * MB
 """Bytes that any reply, and any memory, may have, however little was sent and expected."""
 ENTRIES = 10_000
 """Tensors and scalars that any reply may have."""
+TIMES = 4
+"""How often what was sent and expected may be in it beyond that."""
 NAME = 500
 """Characters of a name."""
 DIMENSIONS = 16
@@ -59,8 +61,8 @@ class Admission:
     quorum: PositiveShare = 0.5
     """The share of the clients asked whose replies must be admitted."""
     max_ratio: Positive = 1000.0
-    """The largest L2 distance of a reply from what it is compared with (what the server sent, mostly), as a multiple of the L2 norm of that;
-    where that norm is 0 there is no such bound. Honest training stays far below, and what is beyond would spoil a mean for good."""
+    """The largest L2 distance of a reply from what it is compared with (mostly what was sent), as a multiple of the L2 norm of that; where
+    that norm is 0 there is no such bound. Honest training stays far below, and what is beyond would spoil a mean for good."""
     max_norm: Positive | None = None
     """The largest L2 distance itself."""
     max_examples: Count | None = None
@@ -82,12 +84,9 @@ class Admission:
         """How long to wait for a task, in seconds."""
         return HOUR if self.deadline is None and self.faults == "drop" else self.deadline
 
-    def limit(self, message: int, expected: int, network: int) -> int:
-        """How many bytes a reply or a memory may have, given those of what was sent, of what is expected, and of a network.
-
-        A client may keep a network, some copies of it, and an optimiser's state for each.
-        """
-        return ROOM + 4 * (message + expected) + 16 * network if self.max_mb is None else self.max_mb * MB
+    def limit(self, method: int) -> int:
+        """How many bytes a reply or a memory may have, given those that the method itself deals in."""
+        return ROOM + method if self.max_mb is None else self.max_mb * MB
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,10 @@ class Expected:
     {'labels'}
     """
 
-    like: Record = EMPTY
+    like: Record = field(default_factory=Record)
     """Tensors by name; one without rows stands for any number of rows. Without any, a reply may hold any."""
-    entries: int = ENTRIES
-    """How many tensors and scalars there may be."""
+    sent: Record = field(default_factory=Record)
+    """What it is a reply to: it may be as large and have as many entries, a few times over."""
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -123,10 +122,15 @@ class Expected:
         """The groups that have a row for each of some samples."""
         return {name.split("/")[0] for name in self.tensors.keys() - self.fixed.keys()}
 
+    @cached_property
+    def entries(self) -> int:
+        """How many tensors and scalars there may be."""
+        return ENTRIES + TIMES * (len(self.like) + len(self.sent))
+
     def bytes(self, held: int) -> int:
-        """How large it is, for a client that holds so many samples."""
-        rows = [value for name, value in self.tensors.items() if name not in self.fixed]
-        return self.like.payload_bytes + sum(held * math.prod(each.shape[1:]) * each.element_size() for each in rows)
+        """What the method's own shapes come to, for a client that holds so many samples."""
+        rows = sum(value.element_size() * math.prod(value.shape[1:]) for name, value in self.tensors.items() if name not in self.fixed)
+        return TIMES * (self.like.payload_bytes + self.sent.payload_bytes + held * rows)
 
     def misfit(self, reply: Record, held: int | None = None) -> str | None:
         """What does not have the expected name, shape or dtype, or is no name, shape or dtype that anything could have."""
