@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from coterie.errors import RunError
 from coterie.method import Method
 from coterie.population import Population
@@ -29,9 +27,8 @@ EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
 FRAMING = 4 * 2**20
 """Bytes by which an encoded reply may be longer than what it holds."""
-OURS = tuple(str(folder) + os.sep for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
-OTHERS = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib"))
-"""Where code lies that is neither ours nor, most likely, the user's."""
+NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib"))))
+"""Where code lies that is ours, Python's or a library's."""
 
 
 def brief(text: str, most: int = 500) -> str:
@@ -65,8 +62,7 @@ def _words(cause: BaseException) -> str:
 def _place(cause: BaseException) -> str:
     """The innermost line of the user's own code, where there is one."""
     passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(cause.__traceback__)]
-    foreign = [place for place in passed if not place[0].startswith(OURS)]
-    own = [place for place in foreign if not place[0].startswith(OTHERS)] or foreign
+    own = [place for place in passed if not place[0].startswith(NOT_THE_USERS)]
     return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 

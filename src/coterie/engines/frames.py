@@ -25,15 +25,16 @@ class FrameError(ValueError):
     """The other end sends something that is no frame."""
 
 
-def send(end: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    """Send a frame.
+def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes = b"") -> None:
+    """Send a frame; its header may be JSON already.
 
     >>> ours, theirs = socket.socketpair()
-    >>> send(ours, {"ticket": 3}, b"reply")
-    >>> receive(theirs, limit=100)
+    >>> with ours, theirs:
+    ...     send(ours, {"ticket": 3}, b"reply")
+    ...     receive(theirs, limit=100)
     ({'ticket': 3}, b'reply')
     """
-    text = json.dumps(header).encode()
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
     end.sendall(LENGTHS.pack(len(text), len(body)) + text)
     if body:
         end.sendall(body)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import multiprocessing
 import os
-import select
 import signal
 import socket
+import sys
 import threading
 import traceback
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,8 @@ TRACE = 20_000
 def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: int) -> None:
     """A worker's life: perform jobs until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with, args=(end.fileno(),), daemon=True).start()
+    _end_with_parent()
+    _let_go_of_helpers()
     os.dup2(2, 1)  # what a task prints is for people; stdout may be a program's
     torch.set_num_threads(1)
     with suppress(OSError, EOFError, FrameError):  # the parent is gone, or not itself any more
@@ -46,15 +51,33 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
         while not performer.spoilt:
             ticket, job = _job(receive(end, limit=0)[0])
             outcome = performer.perform(job)
-            send(end, _answer(job, outcome) | {"ticket": ticket, "last": performer.spoilt}, outcome.reply)
+            send(end, _answer(job, outcome, ticket=ticket, last=performer.spoilt), outcome.reply)
 
 
-def _end_with(end: int) -> None:
-    """Wait until the parent's end is closed, by whatever ends the parent, and go with it, whatever a task is doing."""
-    hung_up = select.poll()
-    hung_up.register(end, 0)
-    hung_up.poll()
-    os._exit(1)
+def _end_with_parent() -> None:
+    """See to it that this process ends when its parent does, however that ends and whatever a task is doing here."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if sys.platform == "linux":  # the kernel kills this process when the pipe from its parent breaks, even if it is stopped
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    else:
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    if wait([parent.sentinel], 0):  # it was quicker
+        os._exit(1)
+
+
+def _let_go_of_helpers() -> None:
+    """Close what leads to the processes that multiprocessing keeps for everybody: a task that writes into it would end them."""
+    helpers: tuple[tuple[Any, str], ...] = (
+        (forkserver._forkserver, "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    )
+    for helper, name in helpers:
+        if (descriptor := getattr(helper, name, None)) is not None:
+            os.close(descriptor)
+            setattr(helper, name, None)  # who needs one in a task gets one of its own
 
 
 def fields_of(ticket: int, job: Job) -> dict[str, Any]:
@@ -72,21 +95,28 @@ def _job(fields: dict[str, Any]) -> tuple[int, Job]:
     return ticket, Job(**{**fields, "visit": wanted})
 
 
-def _answer(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """All of an outcome but its reply, as plain data; where that cannot be had, that is what is wrong with it."""
+def _answer(job: Job, outcome: Outcome, **about: Any) -> bytes:
+    """All of an outcome but its reply, as JSON; where the parent could not make sense of it, that is what is wrong with it."""
     try:
-        plain = _plain(outcome)
-        if (size := len(json.dumps(plain))) > HEADER - 2 * TRACE:
-            raise ValueError(f"what it logs has {size:,} bytes, more than the {HEADER - 2 * TRACE:,} allowed")
+        text = _written(outcome, about)
+        outcome_of(job, json.loads(text), b"")
+        if len(text) > HEADER:
+            raise ValueError(f"what it logs has {len(text):,} bytes, more than the {HEADER:,} allowed")
     except Exception as error:
-        outcome = Outcome(job.client, error=TaskError.at(job, error))
-        plain = _plain(outcome)
+        return _written(Outcome(job.client, error=TaskError.at(job, error)), about)
+    return text
+
+
+def _written(outcome: Outcome, about: dict[str, Any]) -> bytes:
     told = {"error": None} if outcome.error is None else {"error": str(outcome.error), "trace": _trace(outcome.error)}
-    return plain | told
+    return json.dumps({**vars(outcome), "reply": None, **told, **about}, default=_fields).encode()
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return dataclasses.asdict(dataclasses.replace(outcome, reply=b"", error=None)) | {"reply": None}
+def _fields(value: object) -> dict[str, Any]:
+    """How JSON writes what is not plain."""
+    if isinstance(value, Observation | Scores | Work):
+        return vars(value)
+    raise TypeError(f"what it logs or measures holds a {type(value).__name__}, expected numbers")
 
 
 def _trace(error: TaskError) -> str:
@@ -100,7 +130,7 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: bytes) -> Outcome:
     """What a worker said came of a job; whatever cannot be made sense of raises.
 
     >>> job = Job(2, "train", 1, "message")
-    >>> outcome_of(job, _answer(job, Outcome(2, kept="1-1", seconds=0.5)), b"reply")
+    >>> outcome_of(job, json.loads(_answer(job, Outcome(2, kept="1-1", seconds=0.5))), b"reply")
     Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None, fatal=False)
     """
     if fields["error"] is not None:

@@ -196,6 +196,8 @@ class Networks(ModelCache):
     >>> ask = lambda: networks.model(MLP(), (1, 8, 8), 10, torch.float32, "model")
     >>> first = ask()
     >>> networks.sweep()
+    >>> ask() is first
+    True
     >>> _ = first.register_forward_hook(lambda net, x, y: 0 * y)
     >>> networks.sweep()
     >>> ask() is first

@@ -222,6 +222,8 @@ def _strange(reply: Record, entries: int) -> str | None:
             return f"{name!r:.80} is not a name"
         if name in groups:
             return f"{name} is both a value and a group of them"
+        if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+            return f"{name} holds half a character (a surrogate)"
         if isinstance(value, Tensor) and (value.dim() > DIMENSIONS or value.dtype not in DTYPES):
             return f"{name} is {_shown(value)}, which nothing is computed with"
     return None

@@ -28,6 +28,8 @@ from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 __all__ = ["Coordinator"]
 
 Check = Callable[[Record], str | None]
+REASON = 1000
+"""Characters of a reason in the ledger."""
 COPIES = 16
 """Networks that a reply or a memory has room for: a client may keep several, and an optimiser's state for each."""
 
@@ -257,7 +259,7 @@ class Coordinator(Federation):
 
     def reject(self, task: str, client: int, reason: str) -> None:
         """Put a reply that is not used, and why, on the ledger."""
-        self.ledger.write("rejected", round=self.round, task=task, client=client, reason=brief(reason))
+        self.ledger.write("rejected", round=self.round, task=task, client=client, reason=brief(reason, REASON))
 
     def _write_logs(self, client: int | None, logs: Mapping[str, Any]) -> None:
         for name, values in logs.items():
