@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import signal
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ class Processes(Engine):
 
     def warm(self) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, that runs the user's script to know its classes
-            sys.exit(UNGUARDED)
+            os._exit(UNGUARDED)
         forkserver.ensure_running()
 
     @property
@@ -213,9 +213,11 @@ class Processes(Engine):
         """Workers die before they are ready: not a client's fault, and not to be tried for ever."""
         self._stillborn += 1
         if how == f"exit code {UNGUARDED}":
-            raise RunError("a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`")
+            raise RunError(
+                "a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`"
+            ) from None
         if self._stillborn == STILLBORN:
-            raise RunError(f"workers die before they are ready ({how})")
+            raise RunError(f"workers die before they are ready ({how})") from None
 
     def _hire(self, worker: Worker, delivery: _Delivery) -> None:
         """A new worker for one that is gone, or that must go; the jobs that it had are the next to be done."""
