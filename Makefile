@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test hostile lint bench clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -21,6 +21,9 @@ demo: .venv/core  ## A real comparison on embedded data: four methods, two class
 
 test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
+
+hostile: .venv/core  ## All that one client can do to a run, each by itself, on every engine, three times over; ten minutes.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.clients --tries 3
 
 lint: .venv/dev
 	$(BIN)/ruff check

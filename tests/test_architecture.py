@@ -24,6 +24,7 @@ LAYERS = [
     {"method"},
     {"methods", "engines"},
     {"running"},
+    {"hostile"},
     {"testing", "studies"},
     {"cli"},
     {"__main__"},

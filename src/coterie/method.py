@@ -82,8 +82,19 @@ class Replies(Iterator[Reply]):
         self._source = source
         self._waiting: list[Reply] = []
         self._guests = {} if guests is None else guests
+        self.needed: set[str] = set()
+        """The numbers that a reply must have to be admitted."""
         self.count = 0
         """How many have been looked at."""
+
+    def needing(self, *numbers: str) -> Replies:
+        """Have replies that lack one of these numbers rejected; to be said before any is looked at. `means` says it by itself.
+
+        >>> Replies(iter([])).needing("examples").needed
+        {'examples'}
+        """
+        self.needed.update(numbers)
+        return self
 
     def __next__(self) -> Reply:
         reply = self._waiting.pop(0) if self._waiting else next(self._source)
@@ -148,8 +159,9 @@ class Federation:
             task: the name of a `@task` of the method.
             message: one Record for all, or one for each client (of `present`); a Record given to several is encoded once, and a client
                 that there is no message for is not asked.
-            like: groups of tensors that an admitted reply must match in names, shapes and dtypes; one for all, or one for each client.
-                A tensor without rows, such as `torch.empty(0, 10)`, stands for any number of rows, the same for all such in a reply.
+            like: the tensors of an admitted reply, in names, shapes and dtypes; one for all, or one for each client. Without any a reply
+                may hold any tensors; numbers are always free. A tensor without rows, such as `torch.empty(0, 10)`, stands for any number
+                of rows up to a client's samples, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
             keep_guests: whether what guests answer is kept, to be found in `guests` of what this returns.
@@ -268,6 +280,7 @@ def fine_tune(
 def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "samples") -> Record:
     """The means of some groups of tensors over replies, weighted by their `examples` or uniformly, in one pass as replies come.
 
+    Whoever weights by samples and does not hand `fed.ask(...)` over as it is says so: `fed.ask(...).needing("examples")`.
     Summed in float64. Floating buffers (BatchNorm's running statistics) are averaged like parameters; integer ones (its counter of
     batches) take the largest value, and stay integers.
 
@@ -276,6 +289,8 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     (0.75, 0.5)
     """
     total, sums, dtypes = 0.0, dict[str, Tensor](), dict[str, torch.dtype]()
+    if weighting == "samples" and isinstance(replies, Replies):
+        replies.needing("examples")
     for reply in replies:
         weight = reply.record.number("examples") if weighting == "samples" else 1.0
         total += weight

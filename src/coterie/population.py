@@ -34,7 +34,7 @@ LISTED = 200
 """Clients whose classes are described one by one; of all further ones only the sums are."""
 
 
-class Networks(Protocol):
+class HasNetworks(Protocol):
     """What a population must know of a method."""
 
     gathers_data: ClassVar[bool]
@@ -47,7 +47,7 @@ class Networks(Protocol):
 class Plan:
     """The settings that turn a client's number into its Site."""
 
-    method: Networks
+    method: HasNetworks
     seed: int
     architectures: tuple[Architecture, ...]
     """`Population.architecture_of` says who has which."""

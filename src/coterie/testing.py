@@ -1,9 +1,11 @@
-"""The public conformance suite: any method, ours or a user's, can be run through it.
+"""The public conformance suite: any method and any engine, ours or a user's, can be run through it.
 
-    from coterie.testing import check_method
+    from coterie.testing import check_engine, check_method
     check_method(MyMethod(), up=796_840, down=796_840)
+    check_engine(MyEngine)
 
-It runs the method on real data (scikit-learn's digits) in many ways that must not matter, and says in a sentence what does.
+It runs the method on real data (scikit-learn's digits) in many ways that must not matter, and says in a sentence what does; it puts the
+engine through all that one client can do to a run (`coterie.hostile`), and says what it does not survive.
 """
 
 from __future__ import annotations
@@ -11,26 +13,29 @@ from __future__ import annotations
 import dataclasses
 import pickle  # to see whether a method survives it, as a worker needs; nothing that arrives is ever unpickled
 import random
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from coterie.engines import Engine, Inline, Job, Outcome, Processes, TaskError
+from coterie.engines import Engine, Inline, Job, Outcome, Processes
 from coterie.engines.worker import Performer
 from coterie.errors import CoterieError, Interrupted
+from coterie.hostile import BEHAVIOURS, Behaviour, Crowd
 from coterie.ledger import Event, Listener
 from coterie.method import Method
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
+from coterie.running.admission import Admission
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import Result, resume, run
 from coterie.site import Site
 
-__all__ = ["ConformanceError", "check_method", "small_experiment"]
+__all__ = ["ConformanceError", "Trial", "check_engine", "check_method", "small_experiment", "try_engine"]
 
 
 class ConformanceError(CoterieError, AssertionError):
@@ -99,6 +104,80 @@ def check_method(
     return reference
 
 
+def check_engine(build: Callable[[], Engine], behaviours: Sequence[str] = tuple(BEHAVIOURS), *, deadline: float = 10.0) -> None:
+    """Raise a `ConformanceError` if an engine does not survive what one client can do to a run.
+
+    Every misbehaving client must be dropped, and named with its reason; everybody else must be let in, and the result must have the bits
+    that it has, inline, where the misbehaving clients are simply missing. All behaviours are in one run, each a client's.
+
+    Args:
+        build: makes a new engine.
+        behaviours: names from `coterie.hostile.BEHAVIOURS`. Those that only a process of its own can survive are left out where the engine
+            says that it has none (`Engine.isolated`).
+        deadline: seconds for a task; some clients take for ever.
+
+    >>> check_engine(Inline, ["raises SystemExit", "turns gradients off"])
+    """
+    trial = try_engine(build, behaviours, deadline)
+    for complaint in trial.complaints():
+        raise ConformanceError(complaint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What came of a run in which clients misbehave."""
+
+    behaviours: Sequence[Behaviour]
+    """Of client 0, of client 1, and so on."""
+    reasons: Mapping[int, str]
+    """Client -> why it was dropped."""
+    same: bool
+    """Whether bits and accuracies are those of a run in which the clients that should be dropped are missing."""
+
+    def complaint(self, client: int) -> str | None:
+        """What is wrong with the fate of one client, or None."""
+        reason = self.reasons.get(client)
+        if client >= len(self.behaviours):
+            return None if reason is None else f"client {client} is honest and was dropped: {reason}"
+        name, expected = self.behaviours[client].name, self.behaviours[client].reason
+        if expected is None:
+            return None if reason is None else f"a client that {name} harms nobody and was dropped: {reason}"
+        if reason is None:
+            return f"a client that {name} was let in"
+        return None if re.search(expected, reason) else f"a client that {name} was dropped with '{reason}', expected '{expected}'"
+
+    def complaints(self) -> Iterator[str]:
+        """All that is wrong."""
+        clients = {*range(len(self.behaviours)), *self.reasons}
+        yield from filter(None, map(self.complaint, sorted(clients)))
+        if not self.same:
+            yield "the result is not that of a run in which the dropped clients are missing"
+
+
+def try_engine(build: Callable[[], Engine], behaviours: Sequence[str] = tuple(BEHAVIOURS), deadline: float = 10.0) -> Trial:
+    """See what becomes of clients that misbehave; `check_engine` has the arguments."""
+    engine, seen = build(), list[Event]()
+    chosen = [BEHAVIOURS[name] for name in behaviours if engine.isolated or not BEHAVIOURS[name].isolated]
+    plan = _crowd(chosen, deadline)
+    found = _run(plan, engine, seen.append)
+    engine.close()
+    dropped = {client for client, each in enumerate(chosen) if each.reason is not None}
+    without = _run(plan.replace(method=Crowd()), _Missing(lambda job: job.round == 1 and job.client in dropped))
+    reasons = {event["client"]: event["reason"] for event in seen if event["event"] == "rejected"}
+    return Trial(chosen, reasons, all(found.summary[key] == without.summary[key] for key in ("digest", "protocols")))
+
+
+def _crowd(behaviours: Sequence[Behaviour], deadline: float) -> Experiment:
+    """Clients that misbehave in the first of two rounds, and some that never do."""
+    method = Crowd(behaviours=tuple(each.name for each in behaviours))
+    return small_experiment(method, rounds=2).replace(
+        cohort=1.0,
+        partition={"name": "iid", "clients": len(behaviours) + 5},
+        data={"source": "digits", "train": 10 * (len(behaviours) + 5), "test": 100},
+        admission=Admission(faults="drop", quorum=0.01, deadline=deadline),
+    )
+
+
 def _evaluated(plan: Experiment) -> Experiment:
     """The same under every protocol that the method offers and the data allow; a model that is never evaluated is an error there."""
     population = plan.population()
@@ -156,14 +235,17 @@ class _Careful(Inline):
 
 
 class _Missing(Inline):
-    """Loses the last client of every cohort."""
+    """Loses some jobs; unless said which, that of the last client of every cohort."""
+
+    def __init__(self, lost: Callable[[Job], bool] | None = None) -> None:
+        super().__init__()
+        self._lost = lost
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         asked = [job for job in jobs if not job.keep.endswith("guest")]
-        lost = asked[-1] if len(asked) > 1 else None
+        lost = [*filter(self._lost, jobs)] if self._lost else asked[1:][-1:]
         for job in jobs:
-            gone = job is lost
-            yield Outcome(job.client, error=TaskError(f"{job}: it did not answer")) if gone else next(super().deliver([job]))
+            yield job.failed("it did not answer") if job in lost else next(super().deliver([job]))
 
 
 def _run(plan: Experiment, engine: Engine, *callbacks: Listener) -> Result:

@@ -106,12 +106,7 @@ def run_command(
     from coterie.running.rounds import resume as resume_run
     from coterie.running.rounds import run as run_new
 
-    if (experiment is None) == (resume is None):
-        raise UserError("coterie run takes either an experiment or --resume FOLDER")
-    if resume is not None and (overrides or out):
-        raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
-    if resume is None and (changed_code or changed_data):
-        raise UserError("--changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
+    _check_run(experiment, resume, fresh=bool(overrides or out), changed=changed_code or changed_data)
     plan = started(resume) if resume is not None else _offered(Experiment.load(str(experiment), overrides or ()), overrides or ())
     if dry_run:
         _tell_cost(plan, data)
@@ -205,6 +200,16 @@ def _tables(compared: Compared, baseline: str | None) -> Any:
     found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline if baseline in {arm.label for arm in arms} else None)
     runs = [{"method": arm.label, "seed": arm.experiment.seed, **each} for arm, each in zip(arms, compared.summaries, strict=True)]
     return comparison(f"{arms[0].experiment.name}, {arms[0].experiment.rounds} rounds", found), found, runs
+
+
+def _check_run(experiment: str | None, resume: Path | None, *, fresh: bool, changed: bool) -> None:
+    """Options that do not go together."""
+    if (experiment is None) == (resume is None):
+        raise UserError("coterie run takes either an experiment or --resume FOLDER")
+    if resume is not None and fresh:
+        raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
+    if resume is None and changed:
+        raise UserError("--changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
 
 
 def _tell_cost(plan: Experiment, data: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""What every engine shares: a job, its outcome, a client's memory on disk, and how a job is performed where the client is.
+"""What every engine shares: a job, its outcome, and what a client's failure looks like from the server.
 
 A job is plain data (numbers, names, file names), so that it fits through any pipe. A message is encoded once, lies in a file,
 and is mapped by whoever performs a job; a memory is written under a new version and the old one stays until the round's
@@ -8,32 +8,62 @@ checkpoint no longer needs it. So any worker can do any job, twice if need be, a
 from __future__ import annotations
 
 import os
+import sysconfig
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from coterie.errors import RunError
 from coterie.method import Method
 from coterie.population import Population
 from coterie.site import Observation, Visit, Work
 
-__all__ = ["EVALUATE", "Engine", "Job", "Outcome", "RunContext", "TaskError", "cores"]
+__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "RunContext", "TaskError", "brief", "cores"]
 
 EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
+FRAMING = 4 * 2**20
+"""Bytes by which an encoded reply may be longer than what it holds."""
+NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib"))))
+"""Where code lies that is ours, Python's or a library's."""
+
+
+def brief(text: str, most: int = 500) -> str:
+    r"""What a client says, fit for a ledger and a terminal: nothing but characters that can be shown, and not too many.
+
+    >>> brief("no such luck"), brief("\x1b[2Jhalf a \ud83d"), brief("ha" * 1000, most=4)
+    ('no such luck', '\\x1b[2Jhalf a \\ud83d', 'haha... (2,000 characters)')
+    """
+    shown = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[:most])
+    return shown if len(text) <= most else f"{shown}... ({len(text):,} characters)"
 
 
 class TaskError(RunError):
-    """A client's task raised; the sentence names client, task and round, the cause or a note has the client's traceback."""
+    """A client's task failed; the sentence names client, task and round, the cause or a note has the client's traceback."""
 
     @classmethod
-    def at(cls, job: Job, cause: Exception) -> TaskError:
-        """What `cause` looks like from the server."""
-        error = cls(f"{job}: {type(cause).__name__}: {cause}")
+    def at(cls, job: Job, cause: BaseException) -> TaskError:
+        """What `cause` looks like from the server: its kind, its words, and the user's file and line that it came from."""
+        error = cls(f"{job}: {type(cause).__name__}: {brief(_words(cause))}{_place(cause)}")
         error.__cause__ = cause
         return error
+
+
+def _words(cause: BaseException) -> str:
+    try:
+        return str(cause)
+    except Exception as error:
+        return f"its message cannot be shown ({type(error).__name__})"
+
+
+def _place(cause: BaseException) -> str:
+    """The innermost line of the user's own code, where there is one."""
+    passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(cause.__traceback__)]
+    own = [place for place in passed if not place[0].startswith(NOT_THE_USERS)]
+    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 
 @dataclass(frozen=True)
@@ -57,10 +87,26 @@ class Job:
     """What to measure and to log beside the task."""
     cost: int = 1
     """How long it may take, relative to others: longest jobs go first."""
+    deadline: float | None = None
+    """Seconds after which it is late: an engine that can then stops it; one that cannot says how long it took."""
+    limit: int = 2**40
+    """Bytes that its reply, and what it keeps, may each have."""
 
     def __str__(self) -> str:
         who = "the server" if self.client < 0 else f"client {self.client}"
         return f"{who}, task '{self.task}', round {self.round}"
+
+    def failed(self, why: str, seconds: float = 0.0) -> Outcome:
+        """What comes of this job when it fails, in words.
+
+        >>> Job(2, "train", 1, "").failed("it did not answer").error
+        TaskError("client 2, task 'train', round 1: it did not answer")
+        """
+        return Outcome(self.client, error=TaskError(f"{self}: {why}"), seconds=seconds)
+
+    def late(self, seconds: float = 0.0) -> Outcome:
+        """What comes of this job when it takes too long."""
+        return self.failed(f"late: it took more than {self.deadline:g} s (admission.deadline)", seconds)
 
 
 @dataclass(frozen=True)
@@ -80,6 +126,8 @@ class Outcome:
     seconds: float = 0.0
     error: TaskError | None = None
     """What went wrong, where something did."""
+    fatal: bool = False
+    """Whether that is no client's fault (a full disk), so that the run cannot go on without this one either."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +153,10 @@ def cores() -> int:
 
 
 class Engine(ABC):
-    """Delivers jobs. All engines give the same bits.
+    """Delivers jobs. All engines give the same bits, and whatever a client does is an outcome: nothing of it raises here.
 
-    One of your own is named by its path (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`:
+    `coterie.testing.check_engine` puts one through all that. One of your own is named by its path
+    (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`:
 
     >>> from coterie.engines import Inline
     >>> class Backwards(Inline):
@@ -119,6 +168,9 @@ class Engine(ABC):
     >>> check_method(FedAvg(), engines=[Backwards]).summary["rounds"]
     3
     """
+
+    isolated: ClassVar[bool] = False
+    """Whether clients run in processes of their own, so that one that hangs, exits or crashes harms only itself."""
 
     def warm(self) -> None:  # noqa: B027 (most engines have nothing to begin)
         """Begin what takes long and needs no stage, while the caller loads data."""

@@ -1,95 +1,84 @@
 """The default engine: resident workers, one torch thread each, on all cores of this machine.
 
-Workers map the pool and the messages from files and answer over pipes with JSON and safetensors; no tensor is pickled.
+Workers map the pool and the messages from files and answer over sockets with JSON and safetensors; no tensor is pickled.
 A client goes to the worker that served it before where that costs no waiting (its memory is warm there), the longest jobs go
-first, and whoever is idle takes what is left. A worker that dies is replaced and its jobs are done again: the memory they
-start from is on disk, so the bits are the same.
+first, and whoever is idle takes what is left.
+
+A worker that dies is replaced and its jobs are done again: the memory they start from is on disk, so the bits are the same. A job that
+takes down its worker again and again has failed, one that is late is stopped together with its worker, and nobody else notices.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import multiprocessing
+import os
 import signal
-import traceback
+import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
+from typing import ClassVar
 
-import torch
-
-from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError, cores
-from coterie.engines.worker import Memories, Performer
+from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
+from coterie.engines.frames import receive, send
+from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
-from coterie.method import Method
-from coterie.population import Plan, Population
-from coterie.site import Observation, Visit, Work
-from coterie.training.score import Scores
 
 __all__ = ["Processes"]
 
-DEATHS_ALLOWED = 3
-"""How often one job may take its worker down before the run gives up on it."""
+TRIES = 3
+"""How often one job may take its worker down before it has failed: it may have been somebody else's doing."""
+STILLBORN = 10
+"""How many workers in a row may die before they are ready."""
 AHEAD = 2
 """Jobs a worker holds at once, so that it never waits for the parent."""
+GRACE = 1.0
+"""Seconds in which a worker that was told to end, or has hung up, may do so by itself."""
+UNGUARDED = 78
+"""The exit code of a worker that, on its way in, ran the user's script and met a run there."""
 
 
-def serve(pipe: Connection, method: Method, plan: Plan, folder: Path, budget: int) -> None:
-    """A worker's life: perform jobs until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    torch.set_num_threads(1)
-    performer = Performer(method, Population.open(plan, folder / "live" / "arrays"), Memories(folder, budget))
-    while True:
-        try:
-            ticket, job = _job(pipe.recv_bytes())
-        except (EOFError, OSError):
-            return
-        outcome = performer.perform(job)
-        try:
-            pipe.send_bytes(_header(ticket, outcome))
-            pipe.send_bytes(outcome.reply)
-        except OSError:  # the parent is gone
-            return
-
-
-def _job(data: bytes) -> tuple[int, Job]:
-    fields = json.loads(data)
-    ticket, visit = fields.pop("ticket"), fields["visit"]
-    wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
-    return ticket, Job(**{**fields, "visit": wanted})
-
-
-def _header(ticket: int, outcome: Outcome) -> bytes:
-    fields = dataclasses.asdict(dataclasses.replace(outcome, reply=b"", error=None)) | {"ticket": ticket, "reply": None}
-    if outcome.error is not None:
-        fields |= {"error": str(outcome.error), "trace": "".join(traceback.format_exception(outcome.error.__cause__))}
-    return json.dumps(fields).encode()
-
-
-def _outcome(header: bytes, reply: bytes) -> tuple[int, Outcome]:
-    fields = json.loads(header)
-    ticket, trace = fields.pop("ticket"), fields.pop("trace", "")
-    if fields["error"] is not None:
-        fields["error"] = TaskError(fields["error"])
-        fields["error"].add_note(trace)
-    seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
-    return ticket, Outcome(**{**fields, "reply": reply, "observations": seen, "work": [Work(**each) for each in fields["work"]]})
-
-
-@dataclasses.dataclass(eq=False)
+@dataclass(eq=False)
 class Worker:
     """The parent's view of one worker."""
 
     process: BaseProcess
-    pipe: Connection
-    doing: dict[int, Job] = dataclasses.field(default_factory=dict)
+    end: socket.socket
+    doing: dict[int, Job] = field(default_factory=dict)
     """Jobs sent and not answered, by ticket, oldest first."""
+    ready: bool = False
+    since: float = 0.0
+    """When it began the oldest of its jobs."""
+
+    @property
+    def due(self) -> float:
+        """When it must have answered."""
+        deadline = next(iter(self.doing.values())).deadline if self.doing and self.ready else None
+        return inf if deadline is None else self.since + deadline
+
+    def dismiss(self) -> None:
+        """See to it that it is gone."""
+        self.end.close()
+        self.process.kill()
+        self.process.join()
+
+    def ending(self) -> str:
+        """How it came to its end, in words; one that has hung up and does not end is ended."""
+        self.process.join(timeout=GRACE)
+        code = self.process.exitcode
+        self.dismiss()
+        if code is None:
+            return "it hung up"
+        if code >= 0:
+            return f"exit code {code}"
+        return "SIGKILL; out of memory?" if code == -signal.SIGKILL else signal.Signals(-code).name
 
 
 class Processes(Engine):
@@ -100,16 +89,21 @@ class Processes(Engine):
     2
     """
 
+    isolated: ClassVar[bool] = True
+
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
         self._processes: list[Worker] = []
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()
+        self._stillborn = 0
         self._starting = multiprocessing.get_context("forkserver")
         # Workers are forked from a server that has imported everything; torch's optimisers would import _dynamo, for seconds.
         self._starting.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
 
     def warm(self) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, that runs the user's script to know its classes
+            os._exit(UNGUARDED)
         forkserver.ensure_running()
 
     @property
@@ -124,28 +118,27 @@ class Processes(Engine):
 
     def close(self) -> None:
         for worker in self._processes:
-            worker.pipe.close()
+            worker.end.close()
+            if worker.doing:  # jobs that nobody waits for any more
+                worker.process.kill()
         for worker in self._processes:
-            worker.process.join(timeout=0.5)
-            worker.process.kill()  # busy with a job that nobody waits for any more
-            worker.process.join()
+            worker.process.join(timeout=GRACE)
+            worker.dismiss()
         self._processes = []
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         queue = {next(self._tickets): job for job in sorted(jobs, key=lambda job: -job.cost)}
         order = {id(job): ticket for ticket, job in queue.items()}
         self._hand_out(queue)
-        return self._outcomes([order[id(job)] for job in jobs], queue)
+        return self._outcomes([order[id(job)] for job in jobs], _Delivery(queue))
 
-    def _outcomes(self, tickets: list[int], queue: dict[int, Job]) -> Iterator[Outcome]:
+    def _outcomes(self, tickets: list[int], delivery: _Delivery) -> Iterator[Outcome]:
         """Outcomes in the order of `tickets`, while workers are kept busy with the rest of the queue."""
-        done: dict[int, Outcome] = {}
-        deaths: Counter[int] = Counter()
         for ticket in tickets:
-            while ticket not in done:
-                self._collect(queue, done, deaths)
-                self._hand_out(queue)
-            yield done.pop(ticket)
+            while ticket not in delivery.done:
+                self._collect(delivery)
+                self._hand_out(delivery.queue)
+            yield delivery.done.pop(ticket)
 
     def _hand_out(self, queue: dict[int, Job]) -> None:
         """Give work to whoever has too little of it: a client whose memory is warm there, else the longest job."""
@@ -153,42 +146,104 @@ class Processes(Engine):
             while queue and len(worker.doing) < AHEAD:
                 warm = (t for t, job in queue.items() if job.memory and self._served.get(job.client) is worker)
                 ticket = next(warm, next(iter(queue)))
+                worker.since = worker.since if worker.doing else time.monotonic()
                 job = worker.doing[ticket] = queue.pop(ticket)
                 self._served[job.client] = worker
                 with suppress(OSError):  # a dead worker is found, and replaced, by `_collect`
-                    worker.pipe.send_bytes(json.dumps({"ticket": ticket, **dataclasses.asdict(job)}).encode())
+                    send(worker.end, fields_of(ticket, job))
 
-    def _collect(self, queue: dict[int, Job], done: dict[int, Outcome], deaths: Counter[int]) -> None:
-        """Wait until some worker answers or dies."""
-        ready = wait([worker.pipe for worker in self._processes])
-        for worker in [each for each in self._processes if each.pipe in ready]:
-            try:
-                ticket, outcome = _outcome(worker.pipe.recv_bytes(), worker.pipe.recv_bytes())
-            except (EOFError, OSError):
-                self._replace(worker, queue, deaths)
-            else:
-                worker.doing.pop(ticket)
-                done[ticket] = outcome  # of a delivery that was given up, nobody will ask for it
+    def _collect(self, delivery: _Delivery) -> None:
+        """Wait until some worker answers, dies or is late."""
+        due = min(worker.due for worker in self._processes)
+        heard = wait([worker.end for worker in self._processes], None if due == inf else max(due - time.monotonic(), 0))
+        now = time.monotonic()
+        for worker in list(self._processes):
+            if worker.end in heard:
+                self._hear(worker, delivery)
+            elif worker.due <= now:
+                self._stop(worker, delivery)
 
-    def _replace(self, worker: Worker, queue: dict[int, Job], deaths: Counter[int]) -> None:
-        """Hire a new worker for a dead one, and put its jobs back at the head of the queue."""
-        worker.pipe.close()
-        worker.process.join()
-        unfinished = dict(worker.doing)
-        for ticket, job in list(unfinished.items())[:1]:
-            deaths[ticket] += 1
-            if deaths[ticket] >= DEATHS_ALLOWED:
-                raise RunError(f"{job}: its worker died {DEATHS_ALLOWED} times (exit code {worker.process.exitcode}); out of memory?")
+    def _hear(self, worker: Worker, delivery: _Delivery) -> None:
+        """Something came from a worker: an answer, that it is ready, its end, or what cannot be believed."""
+        try:
+            self._read(worker, delivery)
+        except RunError:
+            raise
+        except (EOFError, OSError):
+            self._bury(worker, delivery, worker.ending())
+        except Exception:  # whatever it is that was sent in the place of an answer
+            worker.dismiss()
+            self._bury(worker, delivery, "it sent something that is no answer")
+
+    def _read(self, worker: Worker, delivery: _Delivery) -> None:
+        ticket, job = next(iter(worker.doing.items()), (-1, None))
+        fields, reply = receive(worker.end, job.limit + FRAMING if job else 0)
+        if "unfit" in fields and not worker.ready:
+            raise RunError(f"a worker cannot begin: {fields['unfit']}")
+        worker.since = time.monotonic()
+        if "ready" in fields and not worker.ready:
+            worker.ready, self._stillborn = True, 0
+        elif job is None or fields["ticket"] != ticket:
+            raise ValueError("an answer that nobody asked for")
+        else:
+            delivery.done[ticket] = outcome_of(job, fields, reply)  # of a delivery that was given up, nobody will ask for it
+            del worker.doing[ticket]
+            if fields["last"]:
+                self._hire(worker, delivery)
+
+    def _stop(self, worker: Worker, delivery: _Delivery) -> None:
+        """The job that a worker is doing is late."""
+        ticket, job = next(iter(worker.doing.items()))
+        delivery.done[ticket] = job.late(time.monotonic() - worker.since)
+        del worker.doing[ticket]
+        self._hire(worker, delivery)
+
+    def _bury(self, worker: Worker, delivery: _Delivery, how: str) -> None:
+        """A worker has died: the job it was doing has taken it down once more, and may have failed by that."""
+        if not worker.ready:
+            self._mourn(how)
+        elif worker.doing:
+            ticket, job = next(iter(worker.doing.items()))
+            delivery.deaths[ticket] += 1
+            if delivery.deaths[ticket] == TRIES:
+                delivery.done[ticket] = job.failed(f"its worker died {TRIES} times ({how})")
+                del worker.doing[ticket]
+        self._hire(worker, delivery)
+
+    def _mourn(self, how: str) -> None:
+        """Workers die before they are ready: not a client's fault, and not to be tried for ever."""
+        self._stillborn += 1
+        if how == f"exit code {UNGUARDED}":
+            raise RunError(
+                "a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`"
+            ) from None
+        if self._stillborn == STILLBORN:
+            raise RunError(f"workers die before they are ready ({how})") from None
+
+    def _hire(self, worker: Worker, delivery: _Delivery) -> None:
+        """A new worker for one that is gone, or that must go; the jobs that it had are the next to be done."""
+        worker.dismiss()
         self._processes[self._processes.index(worker)] = self._start_worker()
-        later = dict(queue)
-        queue.clear()
-        queue.update(unfinished | later)
+        later = dict(delivery.queue)
+        delivery.queue.clear()
+        delivery.queue.update(worker.doing | later)
 
     def _start_worker(self) -> Worker:
-        ours, theirs = self._starting.Pipe()
+        ours, theirs = socket.socketpair()
         context = self._context
         arguments = (theirs, context.method, context.population.plan, context.folder, context.memory_budget)
         process = self._starting.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
         return Worker(process, ours)
+
+
+@dataclass
+class _Delivery:
+    """Jobs on their way."""
+
+    queue: dict[int, Job]
+    """Not handed out yet, by ticket."""
+    done: dict[int, Outcome] = field(default_factory=dict)
+    deaths: Counter[int] = field(default_factory=Counter)
+    """How often the job of a ticket has taken its worker down."""

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import os
+import sys
 import time
 from collections import OrderedDict
 from pathlib import Path
 
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
+from coterie.engines.surroundings import Networks, Surroundings, seed_generators
+from coterie.errors import RunError
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, Record, RecordError, encode, read, write
-from coterie.site import SERVER, ModelCache, Site
+from coterie.seeds import seed_of
+from coterie.site import SERVER, Site
 
 __all__ = ["Memories", "Performer", "memory_file", "read_memory"]
+
+
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Errors that are the disk's and not a client's."""
+
+
+class DiskError(RunError):
+    """What a client keeps cannot be written, through no fault of its own."""
 
 
 def memory_file(folder: Path, client: int, version: str) -> Path:
@@ -56,10 +71,18 @@ class Memories:
         if not memory:
             return None
         path = memory_file(self._folder, client, version)
-        path.parent.mkdir(exist_ok=True)
-        write(memory, path, _about(client, version), sync=False)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write(memory, path, _about(client, version), sync=False)
+        except OSError as error:
+            raise DiskError(str(error)) if error.errno in DISK else error from None
         self._hold(client, version, memory)
         return version
+
+    def let_go(self, client: int) -> None:
+        """Trust only the file from now on: a task that failed may have changed the memory it was given."""
+        if held := self._held.pop(client, None):
+            self._bytes -= held[1].payload_bytes
 
     def _hold(self, client: int, version: str, memory: Record) -> None:
         before = self._held.pop(client, None)
@@ -77,26 +100,42 @@ class Performer:
         self._method = method
         self._population = population
         self._memories = memories
-        self._cache = ModelCache()
+        self._cache = Networks()
+        self._process = os.getpid()
+        self.spoilt = False
+        """Whether a task has left something behind that cannot be put back: no other should be performed here."""
 
     def perform(self, job: Job) -> Outcome:
-        """Do it; an exception of the client's code becomes an outcome that names client, task and round."""
-        began = time.perf_counter()
+        """Do it; whatever the client's code raises becomes an outcome that names client, task and round, and nothing of it stays."""
+        began, before = time.perf_counter(), Surroundings()
+        seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
+        sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
+        try:
+            outcome = self._outcome(job)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a client does not end a run
+            outcome = Outcome(job.client, error=TaskError.at(job, error), fatal=isinstance(error, DiskError))
+            self._memories.let_go(job.client)
+        if os.getpid() != self._process:  # the task has forked: one of the two answers
+            os._exit(0)
+        self.spoilt |= not before.restore()
+        self._cache.sweep()
+        return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
+
+    def _outcome(self, job: Job) -> Outcome:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         message = read(Path(job.message))
-        try:
-            if job.task == EVALUATE:
-                for model, params in self._method.models(message, site).items():
-                    site.evaluate(model, params)
-                reply, kept = EMPTY, job.memory
-            else:
-                memory = self._memories.get(job.client, job.memory)
-                reply, after = self.call(job.task, site, memory, message)
-                kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
-        except Exception as error:
-            return Outcome(job.client, error=TaskError.at(job, error), seconds=time.perf_counter() - began)
-        seconds = time.perf_counter() - began
-        return Outcome(job.client, encode(reply), kept, site.observations, site.logs, site.work, seconds)
+        if job.task == EVALUATE:
+            for model, params in self._method.models(message, site).items():
+                site.evaluate(model, params)
+            data, kept = encode(EMPTY), job.memory
+        else:
+            memory = self._memories.get(job.client, job.memory)
+            reply, after = self.call(job.task, site, memory, message)
+            _check_size("its reply", reply, job.limit)
+            _check_size("what it keeps", after, job.limit)
+            data = encode(reply)  # before anything is written: it may not be possible
+            kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
+        return Outcome(job.client, data, kept, site.observations, site.logs, site.work)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""
@@ -107,3 +146,10 @@ def _checked(answer: object) -> tuple[Record, Record]:
     if isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(part, Record) for part in answer):
         return answer
     raise TypeError(f"a task returns (reply, memory), two Records, not {type(answer).__name__}")
+
+
+def _check_size(what: str, record: Record, limit: int) -> None:
+    """Refuse what is too large before it is written or sent."""
+    size = record.payload_bytes + sum(len(value) for value in record.scalars.values() if isinstance(value, str))
+    if size > limit:
+        raise ValueError(f"{what} has {size:,} bytes, more than the {limit:,} allowed (admission.max_mb)")

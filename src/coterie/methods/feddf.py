@@ -59,7 +59,7 @@ class FedDF(Method):
     def round(self, state: Record, fed: Federation) -> Record:
         sent = [Record(model=state.group(_student(index))) for index in range(len(fed.architectures))]
         messages = {client: sent[fed.architecture_of(client)] for client in fed.present}
-        replies = list(fed.ask("train", messages, like=messages))
+        replies = list(fed.ask("train", messages, like=messages).needing("examples"))
         students = [self._mean(fed, index, replies) or before.group("model") for index, before in enumerate(sent)]
         if self.steps:
             targets = self._soft_targets(fed, replies)

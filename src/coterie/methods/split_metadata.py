@@ -123,7 +123,7 @@ class SplitMetadata(FedAvg):
             labels = reply.tensors["labels"]
             return None if bool(((labels >= 0) & (labels < classes)).all()) else f"labels are not all from 0 to {classes - 1}"
 
-        return fed.ask("train", Record(model=below, metadata=True), like=like, check=outside)
+        return fed.ask("train", Record(model=below, metadata=True), like=like, check=outside).needing("examples")
 
     def returned(self, site: Site, memory: Record, message: Record, fitted: Fitted) -> tuple[Record, Record]:
         """FedAvg's, and the maps and labels of the samples that stand for this client's, as the received model sees them."""

@@ -1,17 +1,47 @@
-"""What a server lets in. A reply that is malformed, of another shape, not finite or too far away is dropped and named."""
+"""What a server lets in. A reply that is malformed, too large, of another shape, not finite, too far away or late is dropped and named.
+
+Every rule looks at one reply and at what the server itself knows (what it sent, what it expects, what the client registered with), never at
+other replies: so replies are let in as they come, and the same ones on every engine and in any order.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from coterie.engines.engine import Job, Outcome
 from coterie.errors import RunError
 from coterie.record import Record
 from coterie.settings import Count, Positive, PositiveShare, spec
+from coterie.site import Observation, Work
 
-__all__ = ["Admission", "QuorumError", "per_sample", "rejection"]
+__all__ = ["Admission", "Expected", "QuorumError", "fault_of", "rejection"]
+
+MB = 2**20
+ROOM = 64 * MB
+"""Bytes that any reply, and any memory, may have, however little was sent and expected."""
+ENTRIES = 10_000
+"""Tensors and scalars that any reply may have."""
+TIMES = 4
+"""How often what was sent and expected may be in it beyond that."""
+NAME = 500
+"""Characters of a name."""
+DIMENSIONS = 16
+LARGEST = 1e18
+"""Beyond it squares are no longer finite in single precision: what is computed with such a value is infinite, then not a number."""
+SINGLE_OR_MORE = {torch.float32, torch.float64}
+DTYPES = {*SINGLE_OR_MORE, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+"""What is computed with."""
+LOGGED = 16 * MB
+"""Bytes of what one task logs, as JSON."""
+HOUR = 3600.0
 
 
 class QuorumError(RunError):
@@ -24,49 +54,232 @@ class Admission:
 
     >>> Admission(quorum=0.5).needed(9)
     5
+    >>> Admission().patience, Admission(faults="drop").patience, Admission(deadline=5.0).patience
+    (None, 3600.0, 5.0)
     """
 
     quorum: PositiveShare = 0.5
     """The share of the clients asked whose replies must be admitted."""
+    max_ratio: Positive = 1000.0
+    """The largest L2 distance of a reply from what it is compared with (mostly what was sent), as a multiple of the L2 norm of that; where
+    that norm is 0 there is no such bound. Honest training stays far below, and what is beyond would spoil a mean for good."""
     max_norm: Positive | None = None
-    """The largest L2 distance of a reply from what it was compared with."""
-    max_examples: Count = 10_000_000
+    """The largest L2 distance itself."""
+    max_examples: Count | None = None
+    """How many examples a reply may be worth in a weighted mean; None for as many as the client registered with."""
+    max_mb: Count | None = None
+    """How large a reply, and what a client keeps, may be; None for 64 MB, and room for the method's own messages and networks."""
+    deadline: Positive | None = None
+    """Seconds that a client's task may take. None for no limit where faults stop the run, and an hour where they are dropped: a client that
+    hangs must not hold up the others for ever. On the engine `inline` a task cannot be stopped; it is found late when it has ended."""
     faults: Literal["stop", "drop"] = "stop"
-    """A client's task that raises stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
+    """A client's task that fails stops the run, as a bug should, or is dropped like a bad reply, as a deployment needs."""
 
     def needed(self, asked: int) -> int:
         """How many replies must be admitted."""
         return math.ceil(self.quorum * asked)
 
+    @property
+    def patience(self) -> float | None:
+        """How long to wait for a task, in seconds."""
+        return HOUR if self.deadline is None and self.faults == "drop" else self.deadline
 
-def rejection(reply: Record, like: Record, rules: Admission) -> str | None:
-    """Why a reply is not let in, or None.
+    def limit(self, method: int) -> int:
+        """How many bytes a reply or a memory may have, given those that the method itself deals in."""
+        return ROOM + method if self.max_mb is None else self.max_mb * MB
 
-    >>> import torch
-    >>> sent = Record(model={"w": torch.zeros(2)})
-    >>> rejection(Record(model={"w": torch.zeros(3)}, examples=1), sent, Admission())
-    'model/w is float32[3], expected float32[2]'
+
+@dataclass(frozen=True)
+class Expected:
+    """What an admitted reply must match.
+
+    >>> Expected(Record(model={"w": torch.ones(2)}, labels=torch.empty(0))).per_sample
+    {'labels'}
+    """
+
+    like: Record = field(default_factory=Record)
+    """Tensors by name; one without rows stands for any number of rows. Without any, a reply may hold any."""
+    sent: Record = field(default_factory=Record)
+    """What it is a reply to: it may be as large and have as many entries, a few times over."""
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """By name."""
+        return self.like.tensors
+
+    @cached_property
+    def fixed(self) -> Mapping[str, Tensor]:
+        """Those whose shape is known: what a reply is compared with."""
+        return {name: value for name, value in self.tensors.items() if not _any_rows(value)}
+
+    @cached_property
+    def norm(self) -> float:
+        """The L2 norm of those."""
+        return math.sqrt(sum(_norm(value) ** 2 for value in self.fixed.values()))
+
+    @cached_property
+    def per_sample(self) -> set[str]:
+        """The groups that have a row for each of some samples."""
+        return {name.split("/")[0] for name in self.tensors.keys() - self.fixed.keys()}
+
+    @cached_property
+    def entries(self) -> int:
+        """How many tensors and scalars there may be."""
+        return ENTRIES + TIMES * (len(self.like) + len(self.sent))
+
+    def bytes(self, held: int) -> int:
+        """What the method's own shapes come to, for a client that holds so many samples."""
+        rows = sum(value.element_size() * math.prod(value.shape[1:]) for name, value in self.tensors.items() if name not in self.fixed)
+        return TIMES * (self.like.payload_bytes + self.sent.payload_bytes + held * rows)
+
+    def misfit(self, reply: Record, held: int | None = None) -> str | None:
+        """What does not have the expected name, shape or dtype, or is no name, shape or dtype that anything could have."""
+        return _strange(reply, self.entries) or self._unlike(reply.tensors) or self._rows(reply.tensors, held)
+
+    def _unlike(self, found: Mapping[str, Tensor]) -> str | None:
+        for name, value in self.tensors.items():
+            if name not in found:
+                return f"{name} is missing"
+            free, given = _any_rows(value), found[name]
+            if given.dtype != value.dtype or given.dim() != value.dim() or given.shape[free:] != value.shape[free:]:
+                return f"{name} is {_shown(given)}, expected {_shown(value)}"
+        strays = [name for name in found if name not in self.tensors] if self.tensors else []
+        return f"{strays[0]} was not expected" if strays else None
+
+    def _rows(self, found: Mapping[str, Tensor], held: int | None) -> str | None:
+        """What is wrong with the numbers of rows that were left open."""
+        rows = {name: len(found[name]) for name in self.tensors if name not in self.fixed}
+        if len(set(rows.values())) > 1:
+            return f"these have different numbers of rows: {', '.join(f'{name} {count}' for name, count in rows.items())}"
+        for name, count in rows.items():
+            if held is not None and count > held:
+                return f"{name} has {count} rows, the client has {held} samples"
+        return None
+
+
+def rejection(reply: Record, expected: Expected, rules: Admission, needed: Collection[str] = (), held: int | None = None) -> str | None:
+    """Why a reply whose names, shapes and dtypes are right is not let in all the same, or None.
+
+    Args:
+        reply: the reply.
+        expected: what it is compared with.
+        rules: how strict to be.
+        needed: the numbers that it must have.
+        held: how many samples the client registered with, where that is known.
+
+    >>> sent = Expected(Record(model={"w": torch.ones(2)}))
     >>> rejection(Record(model={"w": torch.tensor([0.0, float("nan")])}, examples=1), sent, Admission())
     'model/w is not finite'
+    >>> rejection(Record(model={"w": torch.full((2,), 1e9)}, examples=1), sent, Admission())
+    'its distance 1.41421e+09 is over 1000 times the norm 1.41421 of what it is compared with (admission.max_ratio)'
     """
-    return _misfit(reply, like) or reply.fault() or _bad_count(reply, rules) or _too_far(reply, like, rules)
+    return _bad_numbers(reply, needed) or _bad_count(reply, rules, held) or _bad_values(reply, expected, rules)
 
 
-def _misfit(reply: Record, like: Record) -> str | None:
-    """What does not have the expected name, shape or dtype; a tensor of `like` without rows stands for any number of rows."""
-    expected, found, rows = like.tensors, reply.tensors, dict[str, int]()
-    for name, value in expected.items():
-        if name not in found:
-            return f"{name} is missing"
-        free, given = _any_rows(value), found[name]
-        if given.dtype != value.dtype or given.dim() != value.dim() or given.shape[free:] != value.shape[free:]:
-            return f"{name} is {_shown(given)}, expected {_shown(value)}"
-        if free:
-            rows[name] = len(given)
-    if len(set(rows.values())) > 1:
-        return f"these have different numbers of rows: {', '.join(f'{name} {count}' for name, count in rows.items())}"
-    strays = [name for name in found if name.split("/")[0] in like.groups and name not in expected]
-    return f"{strays[0]} was not expected" if strays else None
+def fault_of(job: Job, outcome: Outcome) -> str | None:
+    """What is wrong with what a client says beside its reply, which goes to the ledger and into means over clients; None if nothing.
+
+    >>> fault_of(Job(0, "train", 1, ""), Outcome(0, logs={"losses": [0.5]}, kept="1-1"))
+    "what it keeps is not under the name it was given: '1-1'"
+    """
+    if outcome.kept not in (None, job.memory, job.keep):
+        return f"what it keeps is not under the name it was given: {outcome.kept!r}"
+    for seen in outcome.observations:
+        if not (isinstance(seen, Observation) and seen.protocol in job.visit.protocols and _are_scores(seen)):
+            return "it measures what it was not asked to measure, or not in numbers"
+    if not all(isinstance(done, Work) and _is_work(done) for done in outcome.work):
+        return "its training is not counted in numbers"
+    return _bad_logs(outcome.logs) if outcome.logs else None
+
+
+def _are_scores(seen: Observation) -> bool:
+    scores = seen.scores
+    counts = (scores.examples, scores.correct, scores.correct5, *scores.confusion.values())
+    known = isinstance(seen.domain, str | None) and all(type(count) is int for count in counts)
+    return known and all(isinstance(value, int | float) for value in (scores.loss, *scores.own.values()))
+
+
+def _is_work(done: Work) -> bool:
+    counted = all(type(count) is int and 0 <= count < 2**63 for count in (done.steps, done.samples))
+    return counted and isinstance(done.purpose, str) and isinstance(done.loss, int | float | None)
+
+
+def _bad_logs(logs: object) -> str | None:
+    try:
+        size = len(json.dumps(logs))
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"what it logs is not made of numbers: {error}"
+    return f"what it logs has {size:,} bytes, more than the {LOGGED:,} allowed" if size > LOGGED else None
+
+
+def _strange(reply: Record, entries: int) -> str | None:
+    """What nothing could be: too many entries, names that are no paths, tensors that nobody can compute with."""
+    if len(reply) > entries:
+        return f"it has {len(reply):,} entries, more than the {entries:,} allowed"
+    groups = {name[:end] for name in reply for end in range(len(name)) if name[end] == "/"}
+    for name, value in reply.items():
+        if len(name) > NAME or not name.isprintable() or not all(name.split("/")):
+            return f"{name!r:.80} is not a name"
+        if name in groups:
+            return f"{name} is both a value and a group of them"
+        if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+            return f"{name} holds half a character (a surrogate)"
+        if isinstance(value, Tensor) and (value.dim() > DIMENSIONS or value.dtype not in DTYPES):
+            return f"{name} is {_shown(value)}, which nothing is computed with"
+    return None
+
+
+def _bad_numbers(reply: Record, needed: Collection[str]) -> str | None:
+    scalars = reply.scalars
+    for name in needed:
+        if not isinstance(scalars.get(name), int | float):
+            return f"{name} is missing, a number that the method needs"
+    for name, value in scalars.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{name} = {value} is not finite"
+    return None
+
+
+def _bad_count(reply: Record, rules: Admission, held: int | None) -> str | None:
+    if "examples" not in reply:
+        return None
+    count, most = reply["examples"], held if rules.max_examples is None else rules.max_examples
+    if type(count) is not int or count < 1:
+        return f"examples = {count!r:.80}, expected a whole number from 1"
+    return f"examples = {count!r:.80}, expected at most {most}" if most is not None and count > most else None
+
+
+def _bad_values(reply: Record, expected: Expected, rules: Admission) -> str | None:
+    """What is not finite, or so large or so far from what it is compared with that it would spoil what it is averaged with."""
+    found = reply.tensors
+    distance = math.sqrt(sum(_distance(found[name], value) ** 2 for name, value in expected.fixed.items()))
+    near = distance <= LARGEST  # then all that was compared is finite, and need not be looked at again
+    for name, value in found.items():
+        if not (near and name in expected.fixed) and (bad := _bad_tensor(name, value)):
+            return bad
+    if expected.norm and distance > rules.max_ratio * expected.norm:
+        bound = f"{rules.max_ratio:.6g} times the norm {expected.norm:.6g} of what it is compared with (admission.max_ratio)"
+        return f"its distance {distance:.6g} is over {bound}"
+    if rules.max_norm is not None and distance > rules.max_norm:
+        return f"its distance {distance:.6g} is over the bound {rules.max_norm:.6g} (admission.max_norm)"
+    return None
+
+
+def _bad_tensor(name: str, value: Tensor) -> str | None:
+    if not value.is_floating_point() or not value.numel():
+        return None
+    largest = float(torch.linalg.vector_norm(value, math.inf))
+    if not math.isfinite(largest):
+        return f"{name} is not finite"
+    return f"{name} holds {largest:.6g}, too large to compute with" if largest > LARGEST else None
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return _norm(a - b) if a.dtype in SINGLE_OR_MORE else _norm(a.double() - b.double())
+
+
+def _norm(value: Tensor) -> float:
+    return float(torch.linalg.vector_norm(value if value.dtype in SINGLE_OR_MORE else value.double()))
 
 
 def _any_rows(value: Tensor) -> bool:
@@ -74,34 +287,5 @@ def _any_rows(value: Tensor) -> bool:
     return value.dim() > 0 and len(value) == 0
 
 
-def per_sample(like: Record) -> set[str]:
-    """The groups of a reply that have a row for each of some samples.
-
-    >>> import torch
-    >>> per_sample(Record(model={"w": torch.ones(2)}, labels=torch.empty(0)))
-    {'labels'}
-    """
-    return {name.split("/")[0] for name, value in like.tensors.items() if _any_rows(value)}
-
-
-def _bad_count(reply: Record, rules: Admission) -> str | None:
-    if "examples" not in reply:
-        return None
-    count = reply["examples"]
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= rules.max_examples:
-        return f"examples = {count!r}, expected a whole number from 1 to {rules.max_examples}"
-    return None
-
-
-def _too_far(reply: Record, like: Record, rules: Admission) -> str | None:
-    if rules.max_norm is None:
-        return None
-    found = reply.tensors
-    bounded = {name: value for name, value in like.tensors.items() if not _any_rows(value)}
-    squares = sum(float((found[name].double() - value.double()).square().sum()) for name, value in bounded.items())
-    norm = math.sqrt(squares)
-    return f"its distance {norm:.6g} is over the bound {rules.max_norm:.6g}" if norm > rules.max_norm else None
-
-
-def _shown(tensor: object) -> str:
-    return repr(Record({"x": tensor}))[len("Record(x=") : -1]  # type: ignore[dict-item]
+def _shown(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

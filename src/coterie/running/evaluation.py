@@ -49,11 +49,12 @@ def _visit(fed: Coordinator, state: Record) -> None:
     path, _ = fed.save_message(state)
     jobs = [_job(fed, SERVER, path, at_server, span) for span in _spans(fed)] if at_server else []
     jobs += [_job(fed, client, path, at_clients) for client in sorted(fed.evaluated)] if at_clients else []
-    for outcome in fed.engine.deliver(jobs):
-        if outcome.error is None:
-            fed.observed[outcome.client].extend(outcome.observations)
+    for job, outcome in zip(jobs, fed.engine.deliver(jobs), strict=True):
+        judged = fed.judged(job, outcome)
+        if judged.error is None:
+            fed.observed[job.client].extend(judged.observations)
         else:
-            fed.reject(EVALUATE, outcome.client, fed.fault(outcome.error))
+            fed.reject(EVALUATE, job.client, fed.fault(judged))
     path.unlink()
 
 
@@ -65,7 +66,8 @@ def _spans(fed: Coordinator) -> list[tuple[int, int]]:
 
 
 def _job(fed: Coordinator, client: int, message: Path, protocols: tuple[str, ...], span: tuple[int, int] | None = None) -> Job:
-    return Job(client, EVALUATE, fed.round, str(message), fed.memories.get(client), visit=Visit(protocols, span=span))
+    deadline = None if client == SERVER else fed.admission.patience
+    return Job(client, EVALUATE, fed.round, str(message), fed.memories.get(client), visit=Visit(protocols, span=span), deadline=deadline)
 
 
 class _Found:

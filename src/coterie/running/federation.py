@@ -11,22 +11,27 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError
+from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, brief
 from coterie.engines.worker import memory_file
 from coterie.ledger import Ledger
 from coterie.method import Federation, Replies, Reply
 from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, RecordError, decode, encode
-from coterie.running.admission import Admission, QuorumError, per_sample, rejection
+from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
 from coterie.running.traffic import Traffic
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 
 __all__ = ["Coordinator"]
 
-Validate = Callable[[int, Record], str | None]
+Check = Callable[[Record], str | None]
+REASON = 1000
+"""Characters of a reason in the ledger."""
+COPIES = 16
+"""Networks that a reply or a memory has room for: a client may keep several, and an optimiser's state for each."""
 
 
 @dataclass(eq=False)
@@ -46,6 +51,8 @@ class Coordinator(Federation):
     def __post_init__(self) -> None:
         population = self.context.population
         self.architectures = population.plan.architectures
+        self.held: list[int] = population.partition.train.sizes.tolist()
+        """Client -> how many samples it registered with."""
         self.traffic = Traffic(self.ledger)
         self._cache = ModelCache()
         self._sent = 0
@@ -97,16 +104,20 @@ class Coordinator(Federation):
         )
         guests = self._guests_of(message) if clients is None else ()
         files = self._save_messages(task, message, asked, guests)
-        jobs = [self._job(task, client, files[client]) for client in (*asked, *guests)]
-
-        def validate(client: int, reply: Record) -> str | None:
-            return rejection(reply, like if isinstance(like, Record) else like[client], self.admission) or check(reply)
-
-        rows = per_sample(like if isinstance(like, Record) else next(iter(like.values()), EMPTY))
-        answers: dict[int, Record] = {}
-        delivery = _Delivery(task, jobs, len(asked), validate, rows, answers, keep_guests)
-        self._open = Replies(self._admitted(delivery, set(files.values())), answers)
+        expected = self._expected(like, message, (*asked, *guests))
+        jobs = [self._job(task, client, files[client], expected[client]) for client in (*asked, *guests)]
+        delivery = _Delivery(task, jobs, len(asked), expected, check, keep_guests)
+        self._open = Replies(self._admitted(delivery, set(files.values())), delivery.guests)
+        delivery.needed = self._open.needed
         return self._open
+
+    def _expected(
+        self, like: Record | Mapping[int, Record], message: Record | Mapping[int, Record], clients: Sequence[int]
+    ) -> dict[int, Expected]:
+        """What each client's reply must match, made once for all who have the same."""
+        pairs = {client: (_for(client, like), _for(client, message)) for client in clients}
+        made = {(id(each), id(sent)): Expected(each, sent) for each, sent in pairs.values()}
+        return {client: made[id(each), id(sent)] for client, (each, sent) in pairs.items()}
 
     def _guests_of(self, message: Record | Mapping[int, Record]) -> tuple[int, ...]:
         """Guests for whom there is a message; who gets none leaves."""
@@ -114,7 +125,7 @@ class Coordinator(Federation):
             self._guests = {client: version for client, version in self._guests.items() if client in message}
         return tuple(self._guests)
 
-    def _job(self, task: str, client: int, message: Path) -> Job:
+    def _job(self, task: str, client: int, message: Path, expected: Expected) -> Job:
         guest = client in self._guests
         protocols = tuple(name for name in self.protocols if PROTOCOLS[name].in_training) if client in self.evaluated else ()
         return Job(
@@ -125,8 +136,18 @@ class Coordinator(Federation):
             memory=self._guests[client] if guest else self.memories.get(client),
             keep=f"{self.round}-{self._asked}{'-guest' if guest else ''}",
             visit=Visit(protocols, logging=bool(self.protocols) and not guest),
-            cost=int(self.context.population.partition.train.sizes[client]),
+            cost=self.held[client],
+            deadline=self.admission.patience,
+            limit=self.admission.limit(expected.bytes(self.held[client]) + COPIES * self._largest_network),
         )
+
+    @cached_property
+    def _largest_network(self) -> int:
+        """Bytes of the largest of the clients' networks."""
+        plan, pool = self.context.population.plan, self.context.population.pool
+        made = [plan.method.network(each, 0) for each in dict.fromkeys(plan.architectures)]
+        built = [self._cache.model(each, pool.shape, pool.classes, plan.dtype, "model") for each in made]
+        return max(sum(int(value.nbytes) for value in net.state_dict().values()) for net in built)
 
     def _save_messages(
         self, task: str, message: Record | Mapping[int, Record], asked: Sequence[int], guests: Sequence[int]
@@ -151,17 +172,19 @@ class Coordinator(Federation):
         admitted, reasons = 0, list[str]()
         try:
             for at, outcome in enumerate(self._timed(self.engine.deliver(delivery.jobs))):
+                job = delivery.jobs[at]
+                outcome = self.judged(job, outcome)
                 delivery.work[at >= delivery.asked].append(outcome.work)
                 if at >= delivery.asked:
-                    self._hear_guest(delivery, outcome)
+                    self._hear_guest(delivery, job, outcome)
                     continue
-                reply, reason = self._open_reply(delivery, outcome)
+                reply, reason = self._open_reply(delivery, job, outcome)
                 if reason is None:
                     admitted += 1
-                    yield Reply(outcome.client, reply)
+                    yield Reply(job.client, reply)
                 else:
-                    self.reject(delivery.task, outcome.client, reason)
-                    reasons.append(f"client {outcome.client}: {reason.splitlines()[0]}")
+                    self.reject(delivery.task, job.client, reason)
+                    reasons.append(f"client {job.client}: {brief(reason).partition(chr(10))[0]}")
         finally:
             for path in files:
                 path.unlink(missing_ok=True)
@@ -184,43 +207,61 @@ class Coordinator(Federation):
             self.seconds["work"] += outcome.seconds
             yield outcome
 
-    def _open_reply(self, delivery: _Delivery, outcome: Outcome) -> tuple[Record, str | None]:
+    def judged(self, job: Job, outcome: Outcome) -> Outcome:
+        """An outcome as the server takes it: one that is late, or in which a client says impossible things, has failed."""
+        if outcome.error is not None:
+            return outcome
+        if job.deadline is not None and outcome.seconds > job.deadline:
+            return job.late(outcome.seconds)
+        wrong = fault_of(job, outcome)
+        return outcome if wrong is None else job.failed(wrong, outcome.seconds)
+
+    def _open_reply(self, delivery: _Delivery, job: Job, outcome: Outcome) -> tuple[Record, str | None]:
         """Count what came, keep what the client kept, and say what is wrong with its reply, if anything."""
         if outcome.error is not None:
-            return EMPTY, self.fault(outcome.error)
-        self._remember(outcome.client, outcome.kept)
-        self.observed[outcome.client].extend(outcome.observations)
-        self._write_logs(outcome.client, outcome.logs)
-        try:
-            reply = decode(outcome.reply)
-        except RecordError as error:
-            self.traffic.count(self.round, delivery.task, outcome.client, "up", {"malformed": 0}, len(outcome.reply))
-            return EMPTY, str(error)
-        self.traffic.message(self.round, delivery.task, outcome.client, "up", reply, len(outcome.reply), delivery.per_sample)
-        return reply, delivery.validate(outcome.client, reply)
+            return EMPTY, self.fault(outcome)
+        self._remember(job.client, outcome.kept)
+        self.observed[job.client].extend(outcome.observations)
+        self._write_logs(job.client, outcome.logs)
+        reply, misfit = delivery.read(job, outcome.reply, self.held[job.client])
+        if misfit is not None:
+            self.traffic.count(self.round, delivery.task, job.client, "up", {"malformed": 0}, len(outcome.reply))
+            return EMPTY, misfit
+        per_sample = delivery.expected[job.client].per_sample
+        self.traffic.message(self.round, delivery.task, job.client, "up", reply, len(outcome.reply), per_sample)
+        return reply, delivery.rejection(job, reply, self.admission, self.held[job.client])
 
-    def _hear_guest(self, delivery: _Delivery, outcome: Outcome) -> None:
+    def _hear_guest(self, delivery: _Delivery, job: Job, outcome: Outcome) -> None:
         """A guest's models were measured; what it keeps is kept until the end of the round, what it says is put aside."""
         if outcome.error is not None:
-            self.reject(delivery.task, outcome.client, self.fault(outcome.error))
-            self._guests.pop(outcome.client)
+            self._turn_away(delivery.task, job.client, self.fault(outcome))
             return
-        self.observed[outcome.client].extend(outcome.observations)
-        if outcome.kept not in (None, self.memories.get(outcome.client)):
-            self._passing.append(memory_file(self.context.folder, outcome.client, outcome.kept))
-        self._guests[outcome.client] = outcome.kept
-        if delivery.keep_guests:
-            delivery.guests[outcome.client] = decode(outcome.reply)
+        self.observed[job.client].extend(outcome.observations)
+        if outcome.kept not in (None, self.memories.get(job.client)):
+            self._passing.append(memory_file(self.context.folder, job.client, outcome.kept))
+        self._guests[job.client] = outcome.kept
+        held = self.held[job.client]
+        reply, wrong = delivery.read(job, outcome.reply, held)
+        wrong = wrong or delivery.rejection(job, reply, self.admission, held)
+        if wrong is not None:
+            self._turn_away(delivery.task, job.client, wrong)
+        elif delivery.keep_guests:
+            delivery.guests[job.client] = reply
 
-    def fault(self, error: TaskError) -> str:
+    def _turn_away(self, task: str, guest: int, reason: str) -> None:
+        self.reject(task, guest, reason)
+        self._guests.pop(guest)
+
+    def fault(self, outcome: Outcome) -> str:
         """A client that failed: the end of the run, or only of its part in it."""
-        if self.admission.faults == "stop":
-            raise error
-        return str(error)
+        assert outcome.error is not None
+        if self.admission.faults == "stop" or outcome.fatal or outcome.client == SERVER:
+            raise outcome.error
+        return str(outcome.error)
 
     def reject(self, task: str, client: int, reason: str) -> None:
         """Put a reply that is not used, and why, on the ledger."""
-        self.ledger.write("rejected", round=self.round, task=task, client=client, reason=reason)
+        self.ledger.write("rejected", round=self.round, task=task, client=client, reason=brief(reason, REASON))
 
     def _write_logs(self, client: int | None, logs: Mapping[str, Any]) -> None:
         for name, values in logs.items():
@@ -259,12 +300,42 @@ class _Delivery:
     jobs: Sequence[Job]
     asked: int
     """How many of the jobs, the first ones, are of clients that were asked; the others are guests'."""
-    validate: Validate
-    per_sample: set[str]
-    guests: dict[int, Record]
-    keep_guests: bool
+    expected: Mapping[int, Expected]
+    """Client -> what its reply must match."""
+    check: Check
+    keep_guests: bool = False
+    needed: set[str] = field(default_factory=set)
+    """The numbers that a reply must have."""
+    guests: dict[int, Record] = field(default_factory=dict)
+    """What guests answered."""
     work: tuple[list[list[Work]], list[list[Work]]] = field(default_factory=lambda: ([], []))
     """Of those who were asked, and of guests."""
+
+    def read(self, job: Job, data: bytes, held: int) -> tuple[Record, str | None]:
+        """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
+        expected = self.expected[job.client]
+        if len(data) > job.limit + FRAMING:
+            return EMPTY, f"it has {len(data):,} bytes, more than the {job.limit:,} allowed (admission.max_mb)"
+        try:
+            # LIMITS: decode(data, Limits(bytes=job.limit + FRAMING, entries=expected.entries)), checked before anything is made of it.
+            reply = decode(data)
+            return reply, expected.misfit(reply, held)
+        except RecordError as error:
+            return EMPTY, str(error)
+        except Exception as error:
+            return EMPTY, f"it cannot be read: {type(error).__name__}: {error}"
+
+    def rejection(self, job: Job, reply: Record, rules: Admission, held: int) -> str | None:
+        """Why a reply of the right form is not let in, or None; a method's own check that cannot cope with it is a reason too."""
+        try:
+            return rejection(reply, self.expected[job.client], rules, self.needed, held) or self.check(reply)
+        except Exception as error:
+            return f"it cannot be checked: {type(error).__name__}: {error}"
+
+
+def _for(client: int, given: Record | Mapping[int, Record]) -> Record:
+    """What is given for all, or for this one."""
+    return given if isinstance(given, Record) else given.get(client, EMPTY)
 
 
 def _sums(work: Sequence[Sequence[Work]]) -> dict[str, Any]:

@@ -240,12 +240,18 @@ def _count_setup(experiment: Experiment, fed: Coordinator) -> None:
             fed.traffic.setup(client, "up", "data", held * (math.prod(population.pool.shape) + LABEL_BYTES))
 
 
+def _no_curve(reply: Record) -> str | None:
+    """What is wrong with what a new client says of its accuracy, epoch by epoch; None if nothing."""
+    curve = reply.tensors.get("curve")
+    return None if curve is not None and curve.dim() == 1 and len(curve) else "curve is missing, the accuracy before and after each epoch"
+
+
 def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
     """Clients held out of training join: each adapts by itself from what the method gives new clients."""
     assert experiment.new_clients is not None
     fed.begin(round + 1, fed.context.population.new_clients, (), ())
     message = experiment.method.for_new_client(state) | Record(epochs=experiment.new_clients.epochs)
-    for reply in fed.ask("adapt", message):
+    for reply in fed.ask("adapt", message, check=_no_curve):
         curve = [float(value) for value in reply.record.tensors["curve"]]
         tail = curve[-max(1, len(curve) // 5) :]
         plateau = sum(tail) / len(tail)

@@ -1,0 +1,76 @@
+"""What passes between a run and its workers: frames of a header and a body, each with its length in front.
+
+The parent believes nothing of what it reads: a frame that is too long, that is begun and not ended, or whose header is not JSON is a
+`FrameError`, and whoever sent it is given up. So a task that prints into every file it finds open cannot confuse anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+__all__ = ["FrameError", "receive", "send"]
+
+LENGTHS = struct.Struct("<QQ")
+HEADER = 64 * 2**20
+"""Bytes of a header, at most: what a task logs is in it."""
+PATIENCE = 30.0
+"""Seconds in which a frame that has begun must have come: nothing but copying is left to do."""
+
+
+class FrameError(ValueError):
+    """The other end sends something that is no frame."""
+
+
+def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes = b"") -> None:
+    """Send a frame; its header may be JSON already.
+
+    >>> ours, theirs = socket.socketpair()
+    >>> with ours, theirs:
+    ...     send(ours, {"ticket": 3}, b"reply")
+    ...     receive(theirs, limit=100)
+    ({'ticket': 3}, b'reply')
+    """
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    end.sendall(LENGTHS.pack(len(text), len(body)) + text)
+    if body:
+        end.sendall(body)
+
+
+def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
+    """Wait for a frame whose body has at most `limit` bytes; an `EOFError` where the other end has closed."""
+    first = end.recv(LENGTHS.size)
+    until = time.monotonic() + PATIENCE
+    header, body = LENGTHS.unpack(first + _exactly(end, LENGTHS.size - len(first), until) if first else _closed())
+    if header > HEADER or body > limit:
+        raise FrameError(f"a frame of {header:,} and {body:,} bytes")
+    try:
+        fields = json.loads(_exactly(end, header, until))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a header that is none: {error}") from None
+    if not isinstance(fields, dict):
+        raise FrameError("a header that is no table")
+    return fields, _exactly(end, body, until)
+
+
+def _exactly(end: socket.socket, length: int, until: float) -> bytes:
+    """So many bytes, in good time."""
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        end.settimeout(max(until - time.monotonic(), 0.001))
+        try:
+            came = end.recv_into(rest)
+        except TimeoutError:
+            raise FrameError("a frame that does not end") from None
+        finally:
+            end.settimeout(None)
+        rest = rest[came or _closed() :]
+    return bytes(data)
+
+
+def _closed() -> Any:
+    raise EOFError("the other end has closed")
