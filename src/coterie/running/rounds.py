@@ -159,9 +159,9 @@ def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, 
     else:
         state, last = checkpoint.group("state"), int(checkpoint.number("round"))
         fed.memories.update(found.memories)
+        checkpoints.adopt(found)
         if checkpoint["done"]:
             return state
-        checkpoints.adopt(found)
     reached = bool(checkpoint and checkpoint["reached"])
     while last < experiment.rounds and not reached:
         last += 1
