@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from coterie import durable
@@ -132,7 +133,7 @@ class Checkpoints:
 
     def _settle(self, memories: Mapping[int, str]) -> None:
         """Wait until the memories that are new since the last checkpoint are on disk, and the names of all."""
-        new = [memory_file(self.folder, client, version) for client, version in memories.items() - self._named.items()]
+        new = [memory_file(self.folder, client, version) for client, version in memories.items() if self._named.get(client) != version]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(durable.sync_file, new))
         if new:
@@ -173,8 +174,9 @@ def _damaged_memory(folder: Path, memories: Iterable[tuple[int, str]]) -> str | 
 def _table(memories: Mapping[int, str]) -> Record:
     """Versions by client, as columns: a checkpoint of many clients is written in no time."""
     names = {name: number for number, name in enumerate(dict.fromkeys(memories.values()))}
-    which = torch.tensor([names[name] for name in memories.values()], dtype=torch.int32)
-    return Record(clients=torch.tensor(list(memories), dtype=torch.int64), which=which, versions=" ".join(names))
+    clients = np.fromiter(memories, np.int64, len(memories))
+    which = np.fromiter(map(names.__getitem__, memories.values()), np.int32, len(memories))
+    return Record(clients=torch.from_numpy(clients), which=torch.from_numpy(which), versions=" ".join(names))
 
 
 def _versions(checkpoint: Record) -> dict[int, str]:

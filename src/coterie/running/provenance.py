@@ -9,10 +9,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 from coterie.models.custom import Custom, load
 from coterie.running.experiment import Experiment
 
-__all__ = ["code_digest"]
+__all__ = ["code_digest", "processor"]
 
 
 def code_digest(experiment: Experiment) -> str:
@@ -38,6 +40,18 @@ def _own_code() -> str:
     for path in sorted(package.rglob("*.py")):
         sha.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
     return sha.hexdigest()
+
+
+@functools.cache
+def processor() -> str:
+    """What bits depend on besides code and data: how wide the vectors are that torch computes with, and the processor's name.
+
+    >>> processor().partition(", ")[0] in ("AVX512", "AVX2", "DEFAULT", "NO AVX")
+    True
+    """
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{torch.backends.cpu.get_cpu_capability()}, {model}"
 
 
 def versions() -> dict[str, str]:
