@@ -120,10 +120,8 @@ class Checkpoints:
         self._retired = fed.replaced()
 
     def adopt(self, found: Latest) -> None:
-        """Go on from a checkpoint: it becomes the newest, and what neither it nor the one before needs is removed."""
-        if found.record is None:
-            raise ValueError("there is no checkpoint to go on from")
-        if found.damage or not (self.folder / CHECKPOINT).exists():
+        """Go on from what was found, if anything: it becomes the newest, and what neither it nor the one before needs is removed."""
+        if found.record and (found.damage or not (self.folder / CHECKPOINT).exists()):
             os.replace(self.folder / PREVIOUS, self.folder / CHECKPOINT)
         self._marks, self._named = found.marks, found.memories
         self._retired = [memory_file(self.folder, *spare) for spare in found.spare.items()]

@@ -150,6 +150,7 @@ def _go(experiment: Experiment, population: Population, folder: Path, ledger: Le
 def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, found: Latest) -> Record:
     """Every round that is left, then the new_clients."""
     method, checkpoint = experiment.method, found.record
+    checkpoints.adopt(found)
     if checkpoint is None:
         fed.ledger.write("partition", **fed.population.describe())
         _hand_out_public(experiment, fed)
@@ -159,7 +160,6 @@ def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, 
     else:
         state, last = checkpoint.group("state"), int(checkpoint.number("round"))
         fed.memories.update(found.memories)
-        checkpoints.adopt(found)
         if checkpoint["done"]:
             return state
     reached = bool(checkpoint and checkpoint["reached"])
