@@ -87,7 +87,7 @@ def test_a_published_file_with_other_bytes_is_never_parsed(tmp_path, monkeypatch
 
     monkeypatch.setattr("coterie.data.sources.cifar.read_batch", parse)
     monkeypatch.setattr("coterie.data.sources.svhn.read_mat", parse)
-    for source in (Cifar10(part="never"), Svhn(part="never")):
+    for source in (Cifar10(), Svhn()):
         for file in source.files:
             for leaf in file.leaves:
                 (tmp_path / leaf).parent.mkdir(exist_ok=True)
