@@ -100,7 +100,7 @@ def test_a_picture_of_too_many_pixels_is_not_unpacked(tmp_path) -> None:
     path = tmp_path / "bomb.png"
     Image.new("1", (12_000, 12_000)).save(path)
     assert path.stat().st_size < 100_000
-    with pytest.raises(UserError, match=r"bomb\.png does not decode as a image: it has 12000 x 12000 pixels"):
+    with pytest.raises(UserError, match=r"bomb\.png does not decode as an image: it has 12000 x 12000 pixels"):
         read_images([path], 32)
 
 
