@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test hostile lint bench clean
+.PHONY: demo test hostile lint bench fuzz soak audit clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -37,5 +37,18 @@ bench: .venv/core  ## Ratios within one run; needs MNIST, CIFAR-10 and the digit
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/fccl.py
 
+SECONDS ?= 600
+fuzz: .venv/dev  ## Bytes from outside, for so long: make fuzz SECONDS=3600.
+	OMP_NUM_THREADS=1 $(BIN)/python -W error -m tests.hostile.fuzz --seconds $(SECONDS) --examples 500
+
+soak: .venv/dev  ## Kills, power cuts, flipped bits, signals and long runs, many times over; hours.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --tries 300
+	OMP_NUM_THREADS=1 COTERIE_TRIES=25 $(BIN)/python -m pytest -q tests/hostile --ignore tests/hostile/test_kill.py
+
+audit:  ## Known weaknesses of the pinned versions, asked of PyPI: needs the network, and fails where a version cannot be looked up.
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean:
-	rm -rf .venv runs build dist
+	rm -rf .venv .venv-audit runs build dist

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from coterie.cli import main as cli
 from coterie.data.partitions import IID
@@ -80,7 +81,7 @@ def call(capsys, monkeypatch, tmp_path):
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["coterie", "reproduce", *words])
-        monkeypatch.setattr(cli, "console", cli.Console(width=160))
+        monkeypatch.setattr(cli, "console", Console(width=160))
         try:
             cli.main()
             code = 0

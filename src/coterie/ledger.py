@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from coterie.durable import naming
 from coterie.errors import RunError, UserError
 
-__all__ = ["LEDGER", "Event", "Ledger", "Listener", "Mark", "check", "events"]
+__all__ = ["LEDGER", "Event", "Ledger", "Listener", "Mark", "check", "events", "parse"]
 
 Event: TypeAlias = dict[str, Any]
 Listener: TypeAlias = Callable[[Event], None]
@@ -111,7 +111,7 @@ def events(path: Path) -> Iterator[Event]:
         for number, line in enumerate(file, 1):
             if broken is not None:
                 raise RunError(f"{path} is damaged in line {broken}: it is not an event")
-            event = _event(line)
+            event = parse(line)
             if event is None:
                 broken = number
             else:
@@ -142,7 +142,7 @@ def check(path: Path, marks: Sequence[Mark]) -> None:
             at = mark.bytes
 
 
-def _event(line: bytes) -> Event | None:
+def parse(line: bytes) -> Event | None:
     """The event in a line, or None where there is none."""
     try:
         found = json.loads(line) if line.endswith(b"\n") else None
@@ -159,7 +159,7 @@ def _where(path: Path, begin: int, end: int) -> str:
             at += len(line)
             if at > begin:
                 first = first or number
-                if _event(line) is None:
+                if parse(line) is None:
                     return f"in line {number}: it is not an event"
             if at >= end:
                 break

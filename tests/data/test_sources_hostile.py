@@ -87,7 +87,7 @@ def test_a_published_file_with_other_bytes_is_never_parsed(tmp_path, monkeypatch
 
     monkeypatch.setattr("coterie.data.sources.cifar.read_batch", parse)
     monkeypatch.setattr("coterie.data.sources.svhn.read_mat", parse)
-    for source in (Cifar10(part="never"), Svhn(part="never")):
+    for source in (Cifar10(), Svhn()):
         for file in source.files:
             for leaf in file.leaves:
                 (tmp_path / leaf).parent.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def test_a_picture_of_too_many_pixels_is_not_unpacked(tmp_path) -> None:
     path = tmp_path / "bomb.png"
     Image.new("1", (12_000, 12_000)).save(path)
     assert path.stat().st_size < 100_000
-    with pytest.raises(UserError, match=r"bomb\.png does not decode as a image: it has 12000 x 12000 pixels"):
+    with pytest.raises(UserError, match=r"bomb\.png does not decode as an image: it has 12000 x 12000 pixels"):
         read_images([path], 32)
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.report.ledgers import write_run
+from tests.results.ledgers import write_run
 
 from coterie.cli.progress import board
 from coterie.cli.watch import watch
-from coterie.results.report import gather, write_page
-from coterie.results.tables import Cell, Sheet, as_csv, as_latex, as_markdown, outcome, simple
+from coterie.results.gather import gather
+from coterie.results.report import write_page
+from coterie.results.tables import Cell, Sheet, as_csv, as_latex, as_markdown, simple
 
 EVIL = "[/bold][red]x\x1b]0;owned\x07{\\input{/etc/passwd}}|</script><script>owned=1</script>\n=cmd()"
 PAYLOADS = [
@@ -41,9 +42,7 @@ def printed(thing: Any, terminal: bool = True) -> str:
 
 def test_a_terminal_obeys_no_name() -> None:
     shown = printed(simple(EVIL, ["method", EVIL], [(EVIL, 1)], caption=EVIL))
-    shown += printed(Sheet(EVIL, ("method", EVIL), ((Cell(EVIL, best=True), Cell(EVIL)),), EVIL).__rich__())
-    summary = {"targets": {EVIL: {}}, "protocols": {EVIL: {"accuracy": dict.fromkeys(("last", "best", "mean_of_last_five"), 0.5)}}}
-    shown += printed(outcome(EVIL, summary))
+    shown += printed(Sheet(EVIL, ("method", EVIL), ((Cell(EVIL, best=True), Cell(EVIL)),), EVIL))
     assert "\x1b]" not in shown
     assert "\x07" not in shown
     assert "[/bold][red]x" in shown
@@ -55,7 +54,7 @@ def test_progress_and_watch_obey_no_name(tmp_path, terminal) -> None:
     console = Console(file=stream, force_terminal=terminal, width=300, color_system=None)
     with board(console) as show:
         for listener in show(EVIL, 2):
-            listener({"event": "evaluation", "client": None, "metric": "accuracy", "protocol": EVIL, "value": 0.5})
+            listener({"event": "evaluation", "round": 1, "client": None, "metric": "accuracy", "protocol": EVIL, "value": 0.5})
             listener({"event": "round", "round": 1, "seconds": 0.1})
     spoilt(write_run(tmp_path / "run", "fedavg", 0), EVIL)
     watch(tmp_path / "run", console, once=True)

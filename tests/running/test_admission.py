@@ -285,7 +285,7 @@ class Strays(FedAvg):
 
 
 def test_a_guest_that_answers_nonsense_is_turned_away(tmp_path) -> None:
-    plan = small_experiment(Strays(), rounds=1).overridden({"evaluation.protocols": ["global", "local_post"], "cohort": 2, "seed": 0})
+    plan = small_experiment(Strays(), rounds=1).overridden({"evaluation.protocols": ["global", "local_post"], "cohort": 2, "seed": 1})
     plan = plan.replace(method=Strays(), admission=Admission(quorum=0.1))
     assert 1 not in plan.cohort_of(1, 5)
     run(plan, tmp_path / "run", engine=Inline())

@@ -11,13 +11,13 @@ import torch
 
 from coterie import durable
 from coterie.engines import Inline
-from coterie.errors import RunError
+from coterie.errors import Interrupted, RunError
 from coterie.ledger import events
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, RecordError, read, write
 from coterie.running import checkpoint
 from coterie.running.checkpoint import CHECKPOINT, PREVIOUS, latest
-from coterie.running.rounds import Interrupted, resume, run
+from coterie.running.rounds import resume, run
 from coterie.testing import small_experiment
 
 KEEPING = small_experiment(Local(), rounds=4)

@@ -112,13 +112,12 @@ def run_command(
         _tell_cost(plan, data)
         return
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
-    quiet = quiet or as_json
-    with kept(folder), watching(console, title, plan.rounds, quiet=quiet) as shown, tracking(track, folder, title) as tracked:
+    with kept(folder), watching(console, title, plan.rounds, quiet=quiet or as_json) as shown, tracking(track, folder, title) as tracked:
+        heard = [*shown, *tracked]
         if resume is not None:
-            heard = [*shown, *tracked]
             result = resume_run(folder, data=data, callbacks=heard, changed_code=changed_code, changed_data=changed_data)
         else:
-            result = run_new(plan, folder, data=data, callbacks=[*shown, *tracked])
+            result = run_new(plan, folder, data=data, callbacks=heard)
     if as_json:
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coterie.errors import UserError
-from coterie.ledger import Event
+from coterie.errors import RunError, UserError
+from coterie.ledger import Event, parse
 from coterie.results.escaping import plain
 from coterie.results.read import LEDGER
 from coterie.results.sheets import clients_text, spent
@@ -57,7 +56,10 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._at += len(line)
-                yield json.loads(line)
+                event = parse(line)
+                if event is None:
+                    raise RunError(f"{self._path} is damaged: what ends at byte {self._at:,} is not an event")
+                yield event
 
 
 class View:

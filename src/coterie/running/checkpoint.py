@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from coterie import durable
@@ -129,10 +130,8 @@ class Checkpoints:
         self._retired = fed.replaced()
 
     def adopt(self, found: Latest) -> None:
-        """Go on from a checkpoint: it becomes the newest, and what neither it nor the one before needs is removed."""
-        if found.record is None:
-            raise ValueError("there is no checkpoint to go on from")
-        if found.damage or not (self.folder / CHECKPOINT).exists():
+        """Go on from what was found, if anything: it becomes the newest, and what neither it nor the one before needs is removed."""
+        if found.record and (found.damage or not (self.folder / CHECKPOINT).exists()):
             os.replace(self.folder / PREVIOUS, self.folder / CHECKPOINT)
         self._marks, self._named = found.marks, found.memories
         self._retired = [memory_file(self.folder, *spare) for spare in found.spare.items()]
@@ -142,7 +141,7 @@ class Checkpoints:
 
     def _settle(self, memories: Mapping[int, str]) -> None:
         """Wait until the memories that are new since the last checkpoint are on disk, and the names of all."""
-        new = [memory_file(self.folder, client, version) for client, version in memories.items() - self._named.items()]
+        new = [memory_file(self.folder, client, version) for client, version in memories.items() if self._named.get(client) != version]
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(durable.sync_file, new))
         if new:
@@ -183,8 +182,9 @@ def _damaged_memory(folder: Path, memories: Iterable[tuple[int, str]]) -> str | 
 def _table(memories: Mapping[int, str]) -> Record:
     """Versions by client, as columns: a checkpoint of many clients is written in no time."""
     names = {name: number for number, name in enumerate(dict.fromkeys(memories.values()))}
-    which = torch.tensor([names[name] for name in memories.values()], dtype=torch.int32)
-    return Record(clients=torch.tensor(list(memories), dtype=torch.int64), which=which, versions=" ".join(names))
+    clients = np.fromiter(memories, np.int64, len(memories))
+    which = np.fromiter(map(names.__getitem__, memories.values()), np.int32, len(memories))
+    return Record(clients=torch.from_numpy(clients), which=torch.from_numpy(which), versions=" ".join(names))
 
 
 def _versions(checkpoint: Record) -> dict[int, str]:

@@ -183,6 +183,7 @@ def _go(experiment: Experiment, population: Population, folder: Path, ledger: Le
 def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, found: Latest) -> Record:
     """Every round that is left, then the new clients."""
     method, checkpoint = experiment.method, found.record
+    checkpoints.adopt(found)
     if checkpoint is None:
         fed.ledger.write("partition", **fed.context.population.describe())
         _count_setup(experiment, fed)
@@ -192,7 +193,6 @@ def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, 
     else:
         state, last = checkpoint.group("state"), found.round
         fed.memories.update(found.memories)
-        checkpoints.adopt(found)
         if found.over:
             return state
     reached = bool(checkpoint and checkpoint["reached"])
