@@ -16,8 +16,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 	$(INSTALL) -e '.[dev]'
 	touch $@
 
-demo: .venv/core  ## A real comparison on embedded data: four methods, two classes per client.
-	$(BIN)/coterie compare digits-two-class --methods fedavg,fedprox,local,centralised
+demo: .venv/core  ## A real comparison on embedded data: six methods, three seeds, two classes per client; and its page.
+	$(BIN)/coterie compare digits-two-class --methods fedavg,fedmmd,scaffold,ditto,local,centralised --seeds 0-2
+	$(BIN)/coterie report runs/digits-two-class
 
 test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
