@@ -3,7 +3,7 @@
     python benchmarks/fccl.py [--data FOLDER] [--repeats 5]
 
 Four digit domains, four slim networks, 1,000 public images, on one thread. The whole is a real round through `coterie.running.rounds.run`
-on the inline engine: messages encoded, decoded and booked, memories of three models written, replies admitted, a checkpoint.
+on the inline engine: messages encoded, decoded and counted, memories of two models written, replies admitted, a checkpoint.
 The parts are bare torch loops over the same images: the public forward pass, public training with the cross-correlation loss, and
 private training with both teachers, whose outputs are computed once. Rounds and parts take turns; what is printed are ratios of
 CPU seconds: the median over rounds, each against the mean of the parts measured just before and just after it.
@@ -40,7 +40,7 @@ def experiment(rounds: int) -> Experiment:
         {
             "name": "fccl-benchmark",
             "rounds": rounds,
-            "method": {"name": "fccl", "pretraining": 0, "public": {"batch": 128}},
+            "method": {"name": "fccl", "public": {"batch": 128}},
             "model": ["resnet10-slim", "efficientnet-slim", "mobilenetv2-slim", "googlenet-slim"],
             "data": {
                 "source": {"name": "digit-domains", "parts": ["svhn", "mnist-m"]},
@@ -118,7 +118,7 @@ def main() -> None:
     wholes, bare, since = list[float](), list[dict[str, float]](), [0.0]
 
     def turn(event: Event) -> None:
-        """After pretraining and after every round: the parts, off the round's clock."""
+        """Before the first round and after every one: the parts, off the round's clock."""
         if event["event"] == "round" or (event["event"] == "exchange" and event["round"] == 1 and not bare):
             if event["event"] == "round":
                 wholes.append(time.process_time() - since[0])

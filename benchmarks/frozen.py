@@ -36,9 +36,7 @@ METHODS: dict[str, FedAvg] = {
 def train_once(population: Population, cache: ModelCache, method: FedAvg, round: int) -> float:
     """CPU seconds that one client's task takes, which other processes on the machine disturb little."""
     server, site = (population.site(client, round, cache) for client in (SERVER, 0))
-    server.architecture = method.network(server.architecture, SERVER)
-    site.architecture = method.network(site.architecture, 0)
-    model = Record({name: value for name, value in server.fresh().items() if not name.startswith("past.")})
+    model = server.fresh().drop("past")
     began = time.process_time()
     method.train(site, EMPTY, Record(model=model))
     return time.process_time() - began
@@ -46,8 +44,8 @@ def train_once(population: Population, cache: ModelCache, method: FedAvg, round:
 
 def ratios(plan: Experiment, folder: Path | None, repeats: int) -> dict[str, float]:
     """Each method's time over FedAvg's, the median over repeats; the first repeat warms up."""
-    population, cache = plan.population(folder), ModelCache()
-    times = [{name: train_once(population, cache, method, turn + 1) for name, method in METHODS.items()} for turn in range(repeats + 1)]
+    cache, worlds = ModelCache(), {name: plan.replace(method=method).population(folder) for name, method in METHODS.items()}
+    times = [{name: train_once(worlds[name], cache, method, turn + 1) for name, method in METHODS.items()} for turn in range(repeats + 1)]
     return {name: round(median(turn[name] / turn["fedavg"] for turn in times[1:]), 3) for name in METHODS}
 
 

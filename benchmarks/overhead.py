@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from coterie import Experiment, run
 from coterie.ledger import Event
 from coterie.population import Population
-from coterie.running.federation import draw_cohort
+from coterie.running.cohort import draw_cohort
 from coterie.site import SERVER, ModelCache
 
 

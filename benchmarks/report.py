@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.results.report import gather, write_page
+from coterie.results.gather import gather
+from coterie.results.report import write_page
 
 EXPERIMENT = {"name": "large", "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5, 0.9]}, "data": {"source": [{"name": "mnist"}]}}
 

@@ -26,9 +26,9 @@ from coterie.engines.worker import memory_file
 from coterie.ledger import events
 from coterie.models import staged
 from coterie.record import Record, read
-from coterie.results.report.style import colour, line_of, styled
 from coterie.running.rounds import started
-from coterie.site import ModelCache, Site
+from coterie.site import ModelCache, Site, Visit
+from coterie.style import colour, line_of, styled
 from coterie.training.loop import frozen, outputs_of
 
 Array = NDArray[np.float64]
@@ -43,9 +43,8 @@ def sites_and_models(folder: Path, data: Path | None) -> Iterator[tuple[Site, Re
     for client in range(population.clients):
         version = checkpoint.group("memories").get(str(client))
         memory = read(memory_file(folder, client, str(version)))
-        site = population.site(client, 0, ModelCache(), frozenset({"inter"}))
-        site.architecture = experiment.method.network(site.architecture, client)
-        yield site, experiment.method.models(checkpoint.group("state"), memory, site)["intra"]
+        site = population.site(client, 0, ModelCache(), Visit(("inter",)))
+        yield site, memory.group("model")
 
 
 def embedding(site: Site, params: Record, images: int) -> tuple[Array, Array, Array]:
@@ -88,14 +87,14 @@ def shown(folder: Path, name: str) -> dict[int, list[dict[str, Any]]]:
     """What clients put on show under a name, by client, in the order of rounds."""
     found: dict[int, list[dict[str, Any]]] = {}
     for event in events(folder / "ledger.jsonl"):
-        if event["event"] == "exhibit" and event["name"] == name:
+        if event["event"] == "log" and event["name"] == name:
             found.setdefault(event["client"], []).append(event)
     return found
 
 
 def figure_5(folder: Path) -> Figure | None:
     """Cross-correlation matrices of the last round: public data above, private below, a column a client."""
-    public, private = shown(folder, "public"), shown(folder, "private")
+    public, private = shown(folder, "public correlation"), shown(folder, "private correlation")
     clients = sorted(set(public) & set(private))
     if not clients:
         return None
@@ -121,7 +120,7 @@ def figure_6(folders: list[Path]) -> Figure:
         curve = {e["round"]: e["value"] for e in seen if e["client"] is None and e["metric"] == "accuracy" and "domain" not in e}
         left.plot(list(curve), [100 * value for value in curve.values()], label=name, **line_of(index, len(curve)))
         losses: dict[int, list[float]] = {}
-        for series in shown(folder, "terms").values():
+        for series in shown(folder, "losses").values():
             for event in series:
                 losses.setdefault(event["round"], []).append(event["values"][0])
         if losses:

@@ -29,26 +29,28 @@ from coterie import Experiment, Record, resume, run
 from coterie.data.maps import Maps
 from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
-from coterie.methods.split_metadata import MetaTraining, Upper
+from coterie.methods.few_shot import FewShot
 from coterie.population import Population
-from coterie.results.report.style import BYTES, PER_CENT, blank, colour, save, styled
+from coterie.results.report.figures import BYTES
 from coterie.results.tables import amount
 from coterie.site import SERVER, ModelCache
+from coterie.style import PER_CENT, blank, colour, save_figure, styled
 from coterie.training.optimisers import Sgd
+from coterie.training.settings import Training
 
 LEVELS = ("G1", "G2", "G3")
 MARKERS = dict(zip(SELECTIONS, "oXs^vDP", strict=True))
 FILLS = {"float32": "full", "float16": "left", "uint8": "none"}
 HELP: dict[str, dict[str, object]] = {
-    "mixup 0.4": {"upper": Upper(mixup=0.4)},
-    "dropout 0.5": {"upper": Upper(dropout=0.5)},
+    "mixup 0.4": {"upper": FewShot(mixup=0.4)},
+    "dropout 0.5": {"upper": FewShot(dropout=0.5)},
     "weight decay 0.005": {"optimiser": Sgd(lr=0.1, weight_decay=5e-3)},
-    "nearest-mean head": {"upper": Upper(head="nearest-mean")},
-    "cosine head": {"upper": Upper(head="cosine")},
-    "start from the global model": {"upper": Upper(start="global")},
-    "global up to G2, frozen": {"upper": Upper(freeze="G2")},
-    "global up to G3, frozen": {"upper": Upper(freeze="G3")},
-    "global up to G3, frozen, cosine head": {"upper": Upper(freeze="G3", head="cosine")},
+    "nearest-mean head": {"upper": FewShot(head="nearest-mean")},
+    "cosine head": {"upper": FewShot(head="cosine")},
+    "start from the global model": {"upper": FewShot(start="global")},
+    "global up to G2, frozen": {"upper": FewShot(freeze="G2")},
+    "global up to G3, frozen": {"upper": FewShot(freeze="G3")},
+    "global up to G3, frozen, cosine head": {"upper": FewShot(freeze="G3", head="cosine")},
 }
 """What few-shot learning offers, for selected maps at G1."""
 
@@ -68,9 +70,9 @@ class Arm:
         return replace(SplitMetadata(), level=self.level, selection=SELECTIONS.resolve(self.selection), precision=self.precision,
                        budget=budget, **changes)  # fmt: skip
 
-    def training(self, maps: int, steps: int) -> MetaTraining:
+    def training(self, maps: int, steps: int) -> Training:
         """So many epochs over these maps as come to about these steps."""
-        plain = MetaTraining()
+        plain = SplitMetadata().server
         assert isinstance(plain.batch, int)
         optimiser = HELP.get(self.help, {}).get("optimiser", plain.optimiser)
         return replace(plain, epochs=ceil(steps / ceil(maps / plain.batch)), optimiser=optimiser)
@@ -105,11 +107,11 @@ def gather(arm: Arm, population: Population, model: Record, cache: ModelCache, b
 
 def measure(arm: Arm, sent: Sequence[Record], population: Population, model: Record, cache: ModelCache, budget: int, steps: int) -> Found:
     """The server's part, and a test."""
-    maps = Maps.join((each.group("maps"), each.tensors["labels"]) for each in sent)
+    maps = Maps.join((each.group("activations"), each.tensors["labels"]) for each in sent)
     server = population.site(SERVER, 1, cache)
     composed = replace(arm.method(budget), server=arm.training(len(maps), steps)).compose(server, model, maps)
     payload = sum(each.payload_bytes for each in sent)
-    accuracy = server.score(composed).values()["accuracy"]
+    accuracy = server.score(composed).metrics()["accuracy"]
     return Found(arm, population.plan.seed, len(maps) // len(sent), payload // len(sent), accuracy)
 
 
@@ -185,7 +187,7 @@ def draw(found: Sequence[Found], plain: float, model_bytes: int, folder: Path) -
         keys += [Line2D([], [], color="#666666", linestyle="--", linewidth=0.8, label="FedAvg's accuracy")]
         keys += [Line2D([], [], color="#666666", linestyle=":", linewidth=0.8, label="the model's bytes")]
         figure.legend(handles=keys, loc="outside lower center", ncols=3)
-        save(figure, folder, "frontier")
+        save_figure(figure, folder, "frontier")
 
 
 def main() -> None:

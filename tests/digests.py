@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import coterie
+from coterie.running.provenance import processor
 
 KEPT = Path(__file__).with_name("digests.json")
 CNN = {"name": "cnn", "channels": [3, 5], "hidden": [12]}
@@ -68,11 +69,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def processor() -> str:
+def machine() -> str:
     """What bits depend on besides the code: torch's version and the kernels that this processor gets."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return f"torch {torch.__version__.partition('+')[0]}, {torch.backends.cpu.get_cpu_capability()}, {model}"
+    return f"torch {torch.__version__.partition('+')[0]}, {processor()}"
 
 
 def digest_of(case: str) -> dict[str, str]:
@@ -83,7 +82,7 @@ def digest_of(case: str) -> dict[str, str]:
 
 
 def main() -> None:
-    found = {"processor": processor(), "digests": {case: digest_of(case) for case in CASES}}
+    found = {"processor": machine(), "digests": {case: digest_of(case) for case in CASES}}
     text = json.dumps(found, indent=1) + "\n"
     if "--write" in sys.argv:
         KEPT.write_text(text)

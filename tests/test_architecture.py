@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,15 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"record", "seeds", "settings", "ledger", "protocols"},
+    {"durable", "wire"},
+    {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results"},
     {"training"},
     {"site"},
     {"population"},
     {"method"},
     {"methods", "engines"},
-    {"running"},
+    {"running", "hostile"},
     {"testing", "studies"},
     {"cli"},
     {"__main__"},
@@ -91,14 +93,43 @@ def test_extras_are_never_imported_when_a_module_is(path) -> None:
 
 def test_public_names_have_docstrings() -> None:
     for name in coterie.__all__:
-        assert (getattr(coterie, name).__doc__ or "").strip(), name
+        found = getattr(coterie, name)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            assert ">>>" in (found.__doc__ or ""), f"{name} has no example"
 
 
 def test_the_public_surface() -> None:
-    assert sorted(coterie.__all__) == sorted(name for names in coterie._HOMES.values() for name in names)
+    assert sorted(coterie.__all__) == sorted(["__version__", *(name for names in coterie._HOMES.values() for name in names)])
     assert all(hasattr(coterie, name) for name in coterie.__all__)
     for path in files():
         tree = ast.parse(path.read_text())
         if not path.name.startswith("__"):
             assert any(isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__" for node in tree.body), path.name
             assert ast.get_docstring(tree), path.name
+
+
+def test_functions_and_files_are_short() -> None:
+    """No function over 45 lines, no file over 400: what is longer has two jobs."""
+    for path in files():
+        text = path.read_text()
+        assert text.count("\n") <= 400, path.relative_to(SOURCE)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 45, f"{path.relative_to(SOURCE)}: {node.name}"
+
+
+def test_public_classes_exist_once() -> None:
+    """One name for one thing."""
+    homes: dict[str, list[str]] = {}
+    for path in files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_fit_and_site_fit_take_the_same_options() -> None:
+    """Both unpack one `Options`, so that they cannot drift apart."""
+    loop, site = ((SOURCE / name).read_text() for name in ("training/loop.py", "site.py"))
+    assert "**options: Unpack[Options]" in loop
+    assert "**options: Unpack[Options]" in site

@@ -68,6 +68,80 @@ def test_compare_runs_what_is_missing_and_reuses_the_rest(call) -> None:
     assert "±" in out
 
 
+def test_compare_reuses_what_run_did_says_so_and_writes_its_table(call, tmp_path) -> None:
+    call("run", "digits-two-class", *FAST, "--set", "seed=1")
+    code, out, _ = call("compare", "digits-two-class", *FAST, "--methods", "fedavg,local", "--seeds", "0-1")
+    assert code == 0
+    assert out.count("round 2/2") == 3
+    assert "written to runs/digits-two-class; 1 of 4 runs reused" in out
+    folder = tmp_path / "runs" / "digits-two-class"
+    assert len(json.loads((folder / "table.json").read_text())["runs"]) == 4
+    assert (folder / "table.csv").read_text().startswith("method,")
+    assert "| fedavg |" in (folder / "table.md").read_text()
+    assert "4 of 4 runs reused" in call("compare", "digits-two-class", *FAST, "--methods", "fedavg,local", "--seeds", "0-1")[1]
+
+
+def test_what_help_says_about_set_works_and_says_whom_it_reaches(call) -> None:
+    words = ("compare", "digits-two-class", *FAST, "--methods", "fedavg,fedprox,fedprox(mu=0.5)", "--set", "method.mu=0.01", "--json")
+    code, out, err = call(*words)
+    assert code == 0
+    assert "note: method.mu = 0.01 is for fedprox; fedavg has no such key" in err
+    assert [row["method"] for row in json.loads(out)["runs"]] == ["fedavg", "fedprox mu=0.01", "fedprox mu=0.5"]
+
+
+def test_an_arm_that_fails_leaves_a_table_and_exit_code_1(call, tmp_path) -> None:
+    words = (
+        "--set",
+        "admission.quorum=1.0",
+        "--grid",
+        "training.optimiser.lr=1e30,0.1",
+        "--methods",
+        "fedavg",
+        "--baseline",
+        "fedavg lr=1e+30",
+    )
+    code, out, err = call("compare", "digits-two-class", *FAST, *words)
+    assert code == 1
+    assert "fedavg lr=0.1" in out
+    assert "1 of 2 runs failed (the same command tries them again): fedavg lr=1e+30 seed 0: " in err
+    assert "lr=0.1" in (tmp_path / "runs" / "digits-two-class" / "table.md").read_text()
+
+
+def test_an_arm_that_cannot_work_is_named_before_any_starts(call, tmp_path) -> None:
+    code, out, err = call("compare", "digits-two-class", *FAST, "--methods", "fedavg,fedfusion,local", "--seeds", "0,1,2")
+    assert (code, out) == (2, "")
+    assert "fedfusion seed 0: " in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_with_another_method_leaves_out_protocols_that_it_does_not_offer(call, tmp_path) -> None:
+    code, _, err = call("run", "digits-two-class", *FAST, "--set", "method=local", "--out", "here")
+    assert code == 0
+    assert "note: not evaluated under 'global': method 'local' does not offer it" in err
+    assert list(json.loads((tmp_path / "here" / "summary.json").read_text())["protocols"]) == ["local_post"]
+    asked = ("--set", "method=local", "--set", 'evaluation.protocols=["global"]')
+    assert "does not offer it" in call("run", "digits-two-class", *FAST, *asked)[2]
+
+
+def test_resume_with_changed_code_must_be_said(call, tmp_path, monkeypatch) -> None:
+    from coterie.engines import Inline
+    from coterie.errors import Interrupted
+    from coterie.running.experiment import Experiment
+    from coterie.running.rounds import run
+
+    def stop(event: dict) -> None:
+        if event["event"] == "round":
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        run(Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"]), tmp_path / "run", engine=Inline(), callbacks=[stop])
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "another")
+    code, _, err = call("run", "--resume", "run")
+    assert (code, "the code changed since the run in run was begun (coterie)" in err) == (2, True)
+    assert call("run", "--resume", "run", "--changed-code")[0] == 0
+    assert "note: run: its code was changed when it went on after round 0." in call("report", "run")[1]
+
+
 @pytest.mark.parametrize("kind", ["methods", "models", "datasets", "partitions", "selections", "experiments"])
 def test_list(call, kind) -> None:
     code, out, _ = call("list", kind, "--json")
@@ -92,6 +166,9 @@ def test_list(call, kind) -> None:
         (("compare", "digits-two-class", "--methods", "fedavg,fedprx"), "did you mean 'fedprox'"),
         (("compare", "digits-two-class", "--methods", ","), "--methods is empty"),
         (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "one"), "--seeds = 'one'"),
+        (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2'"),
+        (("compare", "digits-two-class", "--methods", "fedavg,local", "--set", "method.mu=1"), "none of fedavg, local has such a key"),
+        (("run", "digits-two-class", "--changed-code"), "they need --resume"),
         (("list", "method"), "method"),
     ],
 )

@@ -34,7 +34,7 @@ def said(*words: str | Path) -> str:
 
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     """The one sentence in which `coterie` refuses, with exit code 2."""
-    monkeypatch.setattr("coterie.cli.main.signal.signal", lambda *_: None)  # which would outlive the test
+    monkeypatch.setattr("coterie.cli.stopping.listen", lambda: None)  # which would outlive the test
     monkeypatch.setattr(sys, "argv", ["coterie", *map(str, words)])
     with pytest.raises(SystemExit) as stopped:
         main()

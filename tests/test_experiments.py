@@ -11,7 +11,8 @@ import pytest
 from coterie.data.sources import SOURCES
 from coterie.data.sources.domains import DigitDomains
 from coterie.data.sources.usps import Usps
-from coterie.running.experiment import Experiment, embedded
+from coterie.running.experiment import Experiment
+from coterie.running.files import embedded
 from coterie.running.rounds import run
 
 NAMES = sorted(embedded())

@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import coterie
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -21,7 +23,7 @@ def test_the_tree_has_every_package_and_no_folder_that_is_gone() -> None:
 
 
 def test_links_lead_to_files() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         assert [link for link in links if not (page.parent / link).exists()] == [], page.name
 
@@ -34,4 +36,10 @@ def test_the_two_commands_exist() -> None:
 def test_the_citation_is_of_this_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
-    assert {f"version: {project['version']}", f"license: {project['license']}"} <= set(cited)
+    assert {f"version: {coterie.__version__}", f"license: {project['license']}"} <= set(cited)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert first is not None
+    assert first.group(1) == coterie.__version__

@@ -11,7 +11,8 @@ import pytest
 from coterie.cli import main as cli
 from coterie.data.partitions import IID
 from coterie.models import CNN
-from coterie.studies.reproduce import Claim, Comparison, Found, Key, Recipe, cells_of, judge, recipes
+from coterie.studies.recipe import Claim, Comparison, Key, Recipe, cells_of, recipes
+from coterie.studies.reproduce import Measured, judge
 
 RECIPE = """
 title = "Digits"
@@ -90,8 +91,8 @@ def call(capsys, monkeypatch, tmp_path):
     return run
 
 
-def cell(*values: float | None, rounds: int = 100) -> Found:
-    return Found(None, "rounds", values, rounds)
+def cell(*values: float | None, rounds: int = 100) -> Measured:
+    return Measured(None, "rounds", values, rounds)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +152,13 @@ def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
     runs = {path.parent: json.loads(path.read_text()) for path in Path("runs/reproduce/mine").glob("*/summary.json")}
     last = sorted(s["protocols"]["global"]["accuracy"]["last"] for s in runs.values() if s["rounds"] == 3 and "global" in s["protocols"])
     assert sorted(cells["fedavg", "many"]["values"]) == last
-    assert [each["verdict"] for each in result["claims"]] == ["holds", "not testable here"]
+    assert [each["verdict"] for each in result["claims"]] == ["not judged", "not testable here"]
     page = Path("results/result.md").read_text()
     assert "| fedavg | 50.00% |" in page
     assert "- everything" in page
     assert "we have no phones" in page
+    assert "| not judged | smoke scale only shows that the recipe runs |" in page
+    assert "hold" not in page.partition("the paper's claims")[2].partition("we have no phones")[0]
     assert "not run" in call("mine.toml", "--scale", "paper")[1]
     assert len(list(Path("runs/reproduce/mine").glob("*/summary.json"))) == len(runs)  # all of it was there
 
@@ -173,7 +176,7 @@ data = { source = "digits", train = 300, test = 100 }
 partition = { name = "iid", clients = 5, validation = 0.2 }
 model = { name = "mlp", hidden = [16] }
 method = "fedavg"
-new clients = { count = 2, epochs = 3 }
+new_clients = { count = 2, epochs = 3 }
 training.optimiser = { name = "sgd", lr = 0.1 }
 evaluation = { protocols = ["global", "local_val"], targets = [0.15] }
 
@@ -196,7 +199,7 @@ target = 0.15
 
 [[changes]]
 column = "new_clients"
-measure = "new_client accuracy"
+measure = "new client accuracy"
 epoch = 2
 
 [[changes]]
@@ -237,7 +240,7 @@ def test_a_target_that_is_not_listed_stops_a_run_under_its_own_protocol(tmp_path
     assert plans["last"] == plans["private"] == plans["new_clients"] != plans["rounds"]
 
 
-def test_newcomers_accuracy_is_after_some_epoch(call) -> None:
+def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
     Path("mine.toml").write_text(SHARED.replace("epoch = 2\n", ""))
     code, _, err = call("mine.toml", "--scale", "smoke")
     assert code == 2
@@ -301,7 +304,7 @@ def test_the_smoke_scale_runs(call, name) -> None:
     assert code == 0
     result = json.loads(out)
     assert len(result["cells"]) == len(list(cells_of(Recipe.load(name), "smoke")))
-    assert {each["verdict"] for each in result["claims"]} <= {"holds", "holds in part", "does not hold here", "not testable here"}
+    assert {each["verdict"] for each in result["claims"]} <= {"not judged", "not testable here"}
 
 
 def test_the_list_lists(call) -> None:

@@ -42,7 +42,7 @@ def kinds(population: Population) -> list[int]:
 
 
 @pytest.mark.parametrize("by", ["turn", "group", "random"])
-def test_a_site_has_the_model_of_its_kind(by) -> None:
+def test_a_site_has_the_network_that_architecture_of_says(by) -> None:
     population = experiment(3, 7, by).population()
     for client, kind in enumerate(kinds(population)):
         assert population.site(client, 1, ModelCache()).architecture == population.plan.architectures[kind]
@@ -93,7 +93,7 @@ def test_the_ledger_says_who_has_which(tmp_path) -> None:
     assert line["noisy_labels"] == [4]
 
 
-def test_newcomers_are_the_last_clients() -> None:
+def test_new_clients_are_the_last_ones() -> None:
     plan = experiment(1, 5, "turn")
     assert list(plan.population().new_clients) == []
     assert list(plan.replace(new_clients={"count": 2}).population().new_clients) == [3, 4]
@@ -102,7 +102,7 @@ def test_newcomers_are_the_last_clients() -> None:
 # --- noisy_labels clients ---
 
 
-def test_only_training_labels_of_spoiled_clients_change() -> None:
+def test_only_training_labels_of_clients_with_noisy_labels_change() -> None:
     plan = experiment(1, 5, "turn")
     clean, dirty = plan.population(), plan.replace(noisy_labels=(4,)).population()
     rows = clean.partition.train[4]
@@ -118,7 +118,7 @@ def test_only_training_labels_of_spoiled_clients_change() -> None:
     assert site.test.labels.tolist() == clean.site(4, 1, ModelCache()).test.labels.tolist()
 
 
-def test_spoiled_labels_are_by_seed_and_client_alone() -> None:
+def test_noisy_labels_come_from_seed_and_client_alone() -> None:
     plan = experiment(1, 5, "turn")
     one, two, again = (plan.replace(noisy_labels=who).population() for who in ((4,), (1, 4), (4,)))
     rows = one.partition.train[4]
@@ -130,7 +130,7 @@ def test_spoiled_labels_are_by_seed_and_client_alone() -> None:
     assert not np.array_equal(spoilt.pool.y[spoilt.partition.train[4]][:40], one.pool.y[rows][:40])
 
 
-def test_a_spoiled_client_spoils_itself_and_nobody_else(tmp_path) -> None:
+def test_noisy_labels_change_their_client_and_nobody_else(tmp_path) -> None:
     """Where nothing is exchanged, the others end with the same bits."""
     plan = small_experiment(Local(), rounds=2, cohort=1.0)
     for name, each in (("clean", plan), ("dirty", plan.replace(noisy_labels=(2,)))):
@@ -150,7 +150,7 @@ class Everybody(Partitioner):
         return Partition(Ragged.of([np.arange(pool.train)] * 3), *everything(pool, 3))
 
 
-def test_rows_that_others_hold_cannot_be_spoiled() -> None:
+def test_rows_that_others_hold_cannot_get_noisy_labels() -> None:
     plan = small_experiment(FedAvg()).replace(partition=Everybody(clients=3))
     plan.population()
     with pytest.raises(UserError, match=r"^noisy_labels = \[1\]: others hold rows of client 1, expected a partition that shares none$"):

@@ -99,7 +99,7 @@ def test_the_figures_of_fccl(tmp_path) -> None:
     figures = study("fccl_figures")
     runs = []
     for method in ("fccl", "local"):
-        changes = ["rounds=2", f'method={{name="{method}",pretraining=1}}', "engine.name=inline", "data.test=80"]
+        changes = ["rounds=2", f"method={method}", "pretraining=1", "engine.name=inline", "data.test=80"]
         runs.append(run(Experiment.load("digit-styles", changes), tmp_path / method).folder)
     places, classes, domains = figures.embedding(*next(figures.sites_and_models(runs[0], None)), 10)
     assert places.shape == (40, 2)

@@ -23,27 +23,22 @@ class CoterieError(Exception):
 class UserError(CoterieError, ValueError):
     """What the user wrote cannot be done: the sentence names the key, the value and what was expected.
 
-    >>> str(UserError("rounds = 0: should be greater than or equal to 1"))
-    'rounds = 0: should be greater than or equal to 1'
+    >>> from coterie import Experiment
+    >>> Experiment.load("digits-two-class", ["rounds=0"])
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: rounds = 0: should be greater than or equal to 1
     """
 
     exit_code: ClassVar[int] = 2
 
 
 class RunError(CoterieError, RuntimeError):
-    """A run that was well described but failed: a task that raised, a quorum that was missed.
-
-    >>> isinstance(RunError("client 3, task 'train', round 2: ..."), UserError)
-    False
-    """
+    """A run that was well described but failed: a task that raised, a quorum that was missed."""
 
 
 class Interrupted(RunError):
-    """Stopped from outside, by Ctrl-C or a signal; what was done is on disk.
-
-    >>> isinstance(Interrupted("stopped; what was done is in runs/x"), RunError)
-    True
-    """
+    """Stopped from outside, by Ctrl-C or a signal; what was done is on disk."""
 
     exit_code: ClassVar[int] = 130
 

@@ -107,7 +107,7 @@ class Replies(Iterator[Reply]):
 
     @property
     def guests(self) -> Mapping[int, Record]:
-        """What guests answered, who only take part to be evaluated: to write them a message of their own, and for nothing else."""
+        """What guests answered, who only take part to be evaluated, where the ask keeps it: to write them messages of their own."""
         self.drain()
         return self._guests
 
@@ -115,7 +115,11 @@ class Replies(Iterator[Reply]):
 class Federation:
     """What server code may do in a round: look at the server's own Site, and ask clients.
 
-    A method is handed one; `Method` shows it at work.
+    A method is handed one; `Method` shows it at work. In a method's own `round`:
+
+    >>> def round(self, state, fed):
+    ...     replies = fed.ask("train", state, like=state)  # every client of `fed.cohort`
+    ...     return means(replies, "model")
     """
 
     round: int
@@ -144,6 +148,7 @@ class Federation:
         like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
+        keep_guests: bool = False,
     ) -> Replies:
         """Have clients (the cohort, unless said) run a task; their replies come in the clients' order.
 
@@ -159,6 +164,7 @@ class Federation:
                 of rows up to a client's samples, the same for all such in a reply.
             check: what else is wrong with a reply, in words, so that it is not admitted; None where nothing is.
             clients: whom to ask.
+            keep_guests: whether what guests answer is kept, to be found in `guests` of what this returns.
         """
         raise NotImplementedError
 
@@ -250,6 +256,13 @@ def fine_tune(
         start: the network before.
         one_epoch: how one epoch is trained, where it is not by plain cross-entropy.
         judged: of what is trained, the network that is measured.
+
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> from coterie.site import ModelCache
+    >>> from coterie.testing import small_experiment
+    >>> site = small_experiment(FedAvg()).population().site(0, 1, ModelCache())
+    >>> len(fine_tune(site, Record(epochs=3), site.fresh()).tensors["curve"])
+    4
     """
 
     def plain(params: Record, optimiser: Record, training: Training, purpose: str) -> Fitted:

@@ -73,7 +73,13 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """All sites of an experiment."""
+    """All sites of an experiment.
+
+    >>> from coterie.running.experiment import Experiment
+    >>> population = Experiment.load("digits-two-class").population()
+    >>> population.clients, len(population.site(3, 1, ModelCache()).train)
+    (10, 145)
+    """
 
     plan: Plan
     pool: Pool

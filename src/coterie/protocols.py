@@ -40,6 +40,15 @@ class Protocol:
         return self.data != "whole test set"
 
     @property
+    def sentence(self) -> str:
+        """What it is, and over whom its value is a mean.
+
+        >>> PROTOCOLS["global_own"].sentence
+        "the server's model on a client's own test data; mean over clients"
+        """
+        return f"{self.what}; mean over clients" if self.about_clients else self.what
+
+    @property
     def by_domain(self) -> bool:
         """Whether it needs clients with domains."""
         return self.data in ("own domain", "other domains")

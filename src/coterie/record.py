@@ -6,29 +6,32 @@ Names are paths: `Record(model=net.state_dict(), examples=600)` holds `model/con
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-import os
+import mmap
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias, TypeGuard, Union
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
 from torch import Tensor
 
-from coterie.errors import CoterieError, nearest
+from coterie import durable
+from coterie.errors import nearest
+from coterie.wire import CODES, NONE, Limits, RecordError, pack, unpack
 
-__all__ = ["EMPTY", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
+__all__ = ["EMPTY", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
 
 Scalar: TypeAlias = bool | int | float | str
 Entry: TypeAlias = Union[Tensor, Scalar, "Record", Mapping[str, "Entry"]]
 
-
-class RecordError(CoterieError):
-    """Bytes that are not a record."""
+PART = r"[^/\x00-\x1f\x7f\ud800-\udfff]+"
+PATH = re.compile(f"{PART}(?:/{PART})*")
+"""A name: printable parts between slashes; half a character (a lone surrogate) has no bytes to travel in."""
+LIMITS = Limits()
 
 
 def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[str, Tensor | Scalar]]:
@@ -37,10 +40,8 @@ def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[s
             raise TypeError(f"a record's names are non-empty strings, not {name!r}")
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}/")
-        elif isinstance(value, Tensor):
-            yield prefix + name, value.detach()
-        elif isinstance(value, bool | int | float | str):
-            yield prefix + name, value
+        elif isinstance(value, Tensor | bool | int | float | str):
+            yield prefix + name, _checked(prefix + name, value)
         else:
             raise TypeError(f"{prefix}{name} is a {type(value).__name__}; a record holds tensors, numbers, strings and other records")
 
@@ -54,9 +55,47 @@ def _floating(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+def _checked(path: str, value: Tensor | Scalar) -> Tensor | Scalar:
+    """The value, if it can travel under this name: what cannot is found where it is made, not where it arrives."""
+    if not _is_path(path):
+        raise TypeError(f"{path!r:.80} is not a name: expected printable parts between slashes")
+    if isinstance(value, Tensor):
+        if value.layout is not torch.strided or value.dtype not in CODES or value.is_meta or value.is_nested:
+            kind = f"{'meta ' if value.is_meta else ''}{str(value.layout).removeprefix('torch.')} {str(value.dtype).removeprefix('torch.')}"
+            raise TypeError(f"{path} is a {kind} tensor; a record holds dense ones of {', '.join(map(_plain, CODES))}")
+        return value.detach()
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise TypeError(f"{path} = {value!r:.80} holds half a character") from None
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise TypeError(f"{path} is a whole number of {value.bit_length()} bits; a record holds up to 64")
+    return value
+
+
+@functools.lru_cache(4096)  # networks have the same names in every round
+def _is_path(name: str) -> bool:
+    return PATH.fullmatch(name) is not None
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_groups(flat: Mapping[str, object]) -> None:
+    """No name is both a value and a group of values: one would hide the other."""
+    for path in flat:
+        end = path.rfind("/")
+        while end > 0:
+            if path[:end] in flat:
+                raise TypeError(f"{path[:end]} is a value, so there cannot also be {path}")
+            end = path.rfind("/", 0, end)
+
+
 def _describe(value: Tensor | Scalar) -> str:
     if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{_plain(value.dtype)}{list(value.shape)}"
     return repr(value)
 
 
@@ -76,7 +115,9 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
     _flat: dict[str, Tensor | Scalar]
 
     def __init__(self, entries: Mapping[str, Entry] | None = None, /, **named: Entry) -> None:
-        object.__setattr__(self, "_flat", dict(_flatten({**(entries or {}), **named})))
+        flat = dict(_flatten({**(entries or {}), **named}))
+        _check_groups(flat)
+        object.__setattr__(self, "_flat", flat)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Record is immutable; make a new one, e.g. record | Record(...)")
@@ -223,54 +264,66 @@ EMPTY = Record()
 
 def encode(record: Record) -> bytes:
     """The bytes that travel: safetensors, with the scalars as JSON in its header."""
-    alone = {}
-    seen: set[int] = set()
-    for name, value in record.tensors.items():
-        tensor = value.detach().cpu().contiguous()
-        storage = tensor.untyped_storage()
-        if storage.nbytes() != tensor.nbytes or storage.data_ptr() in seen:  # safetensors refuses views of shared storage
-            tensor = tensor.clone()
-        seen.add(tensor.untyped_storage().data_ptr())
-        alone[name] = tensor
-    return save(alone, metadata={"scalars": json.dumps(record.scalars, sort_keys=True)})
+    return b"".join(pack(record.tensors, {"scalars": _scalars(record)}))
 
 
-def decode(data: bytes) -> Record:
-    """The record that `encode` made these bytes from.
+def decode(data: bytes, limits: Limits = LIMITS) -> Record:
+    """The record that `encode` made these bytes from; whatever else they are is a `RecordError`.
 
     >>> decode(b"not a record")
     Traceback (most recent call last):
     ...
-    coterie.record.RecordError: these bytes are not a record: Error while deserializing: header too large
+    coterie.wire.RecordError: these bytes are not a record: its header has 7309940746704154478 bytes, the whole has 12
     """
     try:
-        length = int.from_bytes(data[:8], "little")
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + length])
-        return _assemble(tensors, header.get("__metadata__", {}))
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return _assemble(*unpack(data, limits), limits)
+    except RecordError as error:
         raise RecordError(f"these bytes are not a record: {error}") from None
 
 
-def write(record: Record, path: Path) -> int:
-    """Write atomically: a kill leaves the old file or the new one, never half of one. Returns the file's size."""
-    data = encode(record)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_bytes(data)
-    os.replace(partial, path)
-    return len(data)
+def write(record: Record, path: Path, about: str = "", *, sync: bool = True, keep: Path | None = None) -> int:
+    """Write a file that stays: whole or not at all, and sealed with a checksum. Returns its size.
+
+    `about` says what it is (a checkpoint, the memory of which client): `read` tells one file from another by it. The file that it
+    replaces goes to `keep`, if that is given.
+    """
+    metadata = {"about": about, "scalars": _scalars(record)}
+    return durable.write(path, *pack(record.tensors, metadata, seal=True), sync=sync, keep=keep)
 
 
-def read(path: Path) -> Record:
-    """Read a file that `write` made; tensors are mapped from the file, private to the reader, and loaded when touched."""
+def read(path: Path, about: str | None = None) -> Record:
+    """Read a file of `write` or one of `encode`'s bytes; a damaged one, or one that is about something else, is a `RecordError`.
+
+    Tensors are mapped from the file, private to the reader; those of an unsealed file are loaded when they are touched.
+    """
+    with path.open("rb") as file:
+        try:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            tensors, metadata = unpack(memoryview(mapped), copy=False)
+            record = _assemble(tensors, metadata)
+        except ValueError:  # mmap's word for an empty file
+            raise RecordError(f"{path} is damaged: it is empty") from None
+        except RecordError as error:
+            raise RecordError(f"{path} is damaged: {error}") from None
+    if about is not None and metadata.get("about") != about:
+        raise RecordError(f"{path} is damaged or not where it belongs: it says {metadata.get('about')!r:.80}, expected {about!r}")
+    return record
+
+
+def _scalars(record: Record) -> str:
+    return json.dumps(record.scalars, sort_keys=True)
+
+
+def _assemble(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], limits: Limits = NONE) -> Record:
+    """A record of what was unpacked, in the order of names, scalars last; scalars are as little to be trusted as the rest."""
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return _assemble(tensors, file.metadata() or {})
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path.name} is not a record: {error}") from None
-
-
-def _assemble(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> Record:
-    scalars = json.loads(metadata["scalars"])
-    return Record({**dict(sorted(tensors.items())), **scalars})
+        scalars = json.loads(metadata["scalars"])
+        if not isinstance(scalars, dict) or any(isinstance(value, dict) for value in scalars.values()):
+            raise RecordError("its scalars are not names and values")
+        if len(tensors) + len(scalars) > limits.entries or any(len(name) > limits.name for name in scalars):
+            raise RecordError(f"it has more than {limits.entries:,} entries, or a name of more than {limits.name} characters")
+        if not tensors.keys().isdisjoint(scalars):
+            raise RecordError("it has a name twice")
+        return Record({**dict(sorted(tensors.items())), **scalars})
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RecordError(f"its names or scalars are none: {error}") from None

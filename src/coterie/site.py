@@ -31,7 +31,14 @@ SERVER = -1
 
 
 class ModelCache:
-    """Networks built once per process and architecture, then reloaded; what they hold between uses means nothing."""
+    """Networks built once per process and architecture, then reloaded; what they hold between uses means nothing.
+
+    >>> from coterie.models import MLP
+    >>> cache = ModelCache()
+    >>> one, same = (cache.model(MLP(), (1, 8, 8), 10, torch.float32, "model") for _ in range(2))
+    >>> one is same, one is cache.model(MLP(), (1, 8, 8), 10, torch.float32, "teacher")
+    (True, False)
+    """
 
     def __init__(self) -> None:
         self._built: dict[tuple[Any, ...], nn.Module] = {}

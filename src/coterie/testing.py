@@ -43,7 +43,12 @@ class ConformanceError(CoterieError, AssertionError):
 
 
 def small_experiment(method: Method, rounds: int = 3, **changes: object) -> Experiment:
-    """Digits over five unequal clients, three a round, a small network: seconds to run."""
+    """Digits over five unequal clients, three a round, a small network: seconds to run.
+
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> small_experiment(FedAvg()).cohort
+    3
+    """
     table = {
         "name": "conformance",
         "rounds": rounds,

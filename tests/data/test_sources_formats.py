@@ -9,7 +9,7 @@ import os
 import pickle
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,17 +55,24 @@ class TinyUsps(Usps):
     samples = (3, 1)
 
 
-class TinyCifar10(Cifar10):
+class Unpublished:
+    """Files made here have no published checksum."""
+
+    def check(self, paths: Sequence[Path]) -> None:
+        pass
+
+
+class TinyCifar10(Unpublished, Cifar10):
     name = Cifar10.name
     samples = (10, 2)
 
 
-class TinyCifar100(Cifar100):
+class TinyCifar100(Unpublished, Cifar100):
     name = Cifar100.name
     samples = (4, 2)
 
 
-class TinySvhn(Svhn):
+class TinySvhn(Unpublished, Svhn):
     name = Svhn.name
     samples = (5, 2)
 

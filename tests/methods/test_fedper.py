@@ -8,7 +8,7 @@ from tests.methods.personal import assert_same, federation_of, memories_of, star
 
 from coterie.engines import Inline
 from coterie.errors import UserError
-from coterie.methods import FedAvg, FedPer
+from coterie.methods import FedAvg, FedPer, Local
 from coterie.running.rounds import run
 from coterie.testing import check_method, small_experiment
 
@@ -44,3 +44,12 @@ def test_a_network_without_stages_is_a_sentence() -> None:
     plain = {"name": "custom", "module": "torch.nn:Linear", "settings": {"in_features": 8, "out_features": 10}}
     with pytest.raises(UserError, match="no levels to cut at"):
         small_experiment(FedPer()).overridden({"model": plain}).population()
+
+
+def test_with_all_layers_personal_it_is_local_training_to_the_bit(tmp_path) -> None:
+    ours = run(small_experiment(FedPer(personal=("flat", "dense1", "head"))), tmp_path / "fedper", engine=Inline())
+    alone = run(small_experiment(Local()), tmp_path / "local", engine=Inline())
+    mine, theirs = memories_of(ours.folder), memories_of(alone.folder)
+    assert mine.keys() == theirs.keys()
+    assert all(mine[client].group("personal") == theirs[client].group("model") for client in mine)
+    assert ours.summary["bytes"]["up"] == 0

@@ -26,6 +26,7 @@ from coterie.methods.rcfl import believed
 from coterie.models.additive import added, apart
 from coterie.record import Record, encode, read
 from coterie.running import federation
+from coterie.running.cost import cost_of
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
 from coterie.site import SERVER, ModelCache
@@ -187,7 +188,7 @@ def test_feddf_with_no_steps_is_fedavg(tmp_path, weighting) -> None:
     assert ours.state.digest() == theirs.state.digest()
 
 
-def test_a_single_party_has_nothing_to_digest(tmp_path) -> None:
+def test_a_single_client_has_nothing_to_digest(tmp_path) -> None:
     """FedMD's consensus of one is what it says itself: the digest's loss is 0, and gradients of 0 leave Adam where it is."""
     plan = experiment(FedMD(public=PUBLIC), partition={"name": "iid", "clients": 1}, cohort=1)
     alone = experiment(Local(), partition={"name": "iid", "clients": 1}, cohort=1)
@@ -249,8 +250,9 @@ def test_a_memory_that_comes_back_as_it_was_is_not_written_again(tmp_path, monke
         return put(self, client, version, memory)
 
     monkeypatch.setattr(Memories, "put", spy)
-    kept = final(experiment(FedMD(public=PUBLIC)), tmp_path / "run")
-    assert len(written) == 5 + 3 * 3
+    plan = experiment(FedMD(public=PUBLIC), **{"evaluation.every": 3, "evaluation.final": 1})
+    kept = final(plan, tmp_path / "run")
+    assert len(written) == 5 + 3 * 3 + cost_of(plan, plan.population()).guests
     assert sorted(kept) == [0, 1, 2, 3, 4]
 
 
@@ -264,11 +266,11 @@ def test_a_message_for_several_clients_is_encoded_once(tmp_path, monkeypatch) ->
 
 
 def test_lockstep_encodes_what_all_receive_once(tmp_path, monkeypatch) -> None:
-    """One message for each of the five exchanges about four batches, and the state: not one for each client."""
+    """One message for each of the five exchanges about four batches: not one for each client."""
     laid = []
     monkeypatch.setattr(federation, "encode", lambda record: laid.append(record) or encode(record))
     run(experiment(FCCLLockstep(public=PUBLIC), rounds=1), tmp_path / "run", engine=Inline())
-    assert len(laid) == 5 + 1
+    assert len(laid) == 5
 
 
 def test_a_reply_of_another_architecture_is_turned_away(tmp_path, monkeypatch) -> None:
@@ -388,7 +390,7 @@ def test_killed_and_resumed(tmp_path) -> None:
 @pytest.mark.parametrize("sent", [False, True])
 def test_bytes_on_digits(data_folder, tmp_path, sent) -> None:
     """5,000 images of CIFAR-100, ten classes: 200,000 bytes up and down per client and round; the public data as setup, both ways."""
-    public = {"source": "cifar100", "samples": 5000, "sent": sent}
+    public = {"source": {"name": "cifar100", "part": True}, "samples": 5000, "sent": sent}
     plan = four_domains(FCCL(public=PUBLIC.replace(epochs=0)), rounds=1, model=("mlp",), pretraining=0)
     plan = plan.overridden({"data.size": 32, "data.channels": 3, "data.public": public})
     run(plan, tmp_path / "run", engine=Inline(), data=data_folder)

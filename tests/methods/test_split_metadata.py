@@ -209,7 +209,7 @@ def test_the_composed_model_by_hand(precision, tmp_path) -> None:
     net = MODELS.resolve({"name": "mlp", "hidden": [16]}).build((1, 8, 8), 10).double()
     test = plan.population().site(SERVER, 0, ModelCache()).test
     found = [e["value"] for e in seen if e["event"] == "evaluation" and e["protocol"] == "composed" and e["metric"] == "loss"]
-    assert found[-1] == pytest.approx(score(net, result.state.group("composed"), test).values()["loss"], rel=1e-9)
+    assert found[-1] == pytest.approx(score(net, result.state.group("composed"), test).metrics()["loss"], rel=1e-9)
 
 
 def test_maps_are_those_of_the_received_lower_part(tmp_path) -> None:
@@ -385,7 +385,7 @@ table = {"name": "peak", "data": {"source": "digits", "size": 32, "channels": 3}
          "model": "wrn-10-1", "method": "fedavg"}
 method = SplitMetadata(level="G1", budget=2, memory_mb=budget)
 def site(train):
-    plan = Experiment.parse(table).overridden({"data.train": train}).but(method=method)
+    plan = Experiment.parse(table).overridden({"data.train": train}).replace(method=method)
     return plan.population().site(0, 1, ModelCache())
 method.metadata(site(256), site(256).fresh())  # whatever is allocated once
 whole, before = site(images), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -524,7 +524,7 @@ def test_prototypes_need_a_linear_head() -> None:
     two_classes(SplitMetadata(), (TwoLayerHead(),)).population()
 
 
-def test_newcomers_get_the_global_model(tmp_path) -> None:
+def test_new_clients_get_the_global_model(tmp_path) -> None:
     method = SplitMetadata(budget=2, selection=FEW, server=QUICK)
     plan = two_classes(method, rounds=1).replace(new_clients={"count": 1, "epochs": 1})
     _, seen = run_inline(plan, tmp_path / "run")

@@ -257,7 +257,7 @@ def test_a_batch_of_one_can_be_trained_on(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "side"), [("lenet5", 16), ("cnn", 4), ("cnn1", 10), ("cnn2", 22), ("resnet10", 8), ("googlenet-slim", 8)])
-def test_too_small_a_image(name: str, side: int) -> None:
+def test_an_image_that_is_too_small_is_a_sentence(name: str, side: int) -> None:
     build(name, (1, side, side)).eval()(noise((1, side, side)))
     with pytest.raises(UserError, match=f"'{name}' needs images of at least {side}x{side} pixels, these are {side}x{side - 1}"):
         build(name, (1, side, side - 1))

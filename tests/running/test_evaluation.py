@@ -15,7 +15,6 @@ from coterie.errors import RunError, UserError
 from coterie.ledger import events
 from coterie.methods import FML, Centralised, Ditto, FedAvg, FedMMD, FedPer, FedProto, Local, Scaffold
 from coterie.record import Record
-from coterie.running.evaluation import fairness
 from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
@@ -76,14 +75,6 @@ def test_a_mean_is_the_mean_of_its_clients_and_fairness_is_beside_it(tmp_path) -
     assert final["value"] == pytest.approx(np.mean(accuracies))
     assert final["worst"] == min(accuracies)
     assert final["spread"] == pytest.approx(np.std(accuracies))
-
-
-def test_fairness_by_hand() -> None:
-    values = [0.1 * k for k in range(20)]
-    found = fairness(values)
-    assert found["worst"] == 0.0
-    assert found["worst_tenth"] == pytest.approx(0.05), "the mean of the two worst of twenty"
-    assert found["spread"] == pytest.approx(np.std(values))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

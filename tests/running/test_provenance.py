@@ -16,7 +16,7 @@ from coterie.engines import Inline
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Event, events
 from coterie.methods import METHODS
-from coterie.results.report.gather import gather
+from coterie.results.gather import gather
 from coterie.running.experiment import Experiment
 from coterie.running.provenance import code_digest, data_digest, module_digests, origin
 from coterie.running.rounds import resume, run

@@ -5,35 +5,31 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from coterie.cli.sentences import console, say
 from coterie.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from coterie.data.sources import Source
 
 __all__ = ["DataFolder", "Json", "app"]
 
 app = typer.Typer(help="Data sets: what is here, fetching, checking, images of partitions.", no_args_is_help=True)
-console = Console()
 
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for scripts.")]
 
 
 @app.command("list")
-def list_command(data: DataFolder = None, as_json: Json = False) -> None:
+def list_data_command(data: DataFolder = None, as_json: Json = False) -> None:
     """Every data set: whether it is there, its size and licence, and how to get it."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
-    from coterie.results.tables import amount
+    from coterie.results.tables import amount, simple
 
     folder = data_folder(data)
     rows = listing(folder)
@@ -41,8 +37,8 @@ def list_command(data: DataFolder = None, as_json: Json = False) -> None:
         _print_json([dataclasses.asdict(row) for row in rows])
         return
     cells = [(row.name, row.state, amount(row.bytes) if row.bytes else "-", _images(*row.samples), row.licence) for row in rows]
-    console.print(_table(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
-    console.print(_table("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
+    console.print(simple(f"data sets in {folder}", ["name", "state", "size", "samples", "licence"], cells))
+    console.print(simple("how to get them", ["name", "how"], [(row.name, row.how) for row in rows]))
 
 
 @app.command("fetch")
@@ -64,7 +60,7 @@ def fetch_command(
     with bars() as report:
         paths = fetch(source, folder, report)
     for path in paths:
-        _say(f"{name}: {path}")
+        say(f"{name}: {path}")
 
 
 @app.command("verify")
@@ -76,6 +72,7 @@ def verify_command(
     """Compare files with their published checksums, and read every image and label."""
     from coterie.data.fetch import listing
     from coterie.data.folder import data_folder
+    from coterie.results.tables import simple
 
     folder = data_folder(data)
     names = [row.name for row in listing(folder) if row.state in ("there", "part")] if name is None else [name]
@@ -90,10 +87,10 @@ def verify_command(
         _print_json(rows)
     elif rows:
         columns = ["name", "samples", "classes", "image", "files as published"]
-        console.print(_table(f"sound in {folder}", columns, [_cells(row) for row in rows]))
+        console.print(simple(f"sound in {folder}", columns, [_cells(row) for row in rows]))
         for row in rows:
             if row["note"]:
-                _say(f"{row['name']}: {row['note']}")
+                say(f"{row['name']}: {row['note']}")
     if wrong:
         raise UserError("; ".join(wrong))
 
@@ -109,12 +106,12 @@ def show_command(
     as_json: Json = False,
 ) -> None:
     """Draw who holds what in an experiment."""
-    from coterie.data.drawing import draw, save
+    from coterie.data.drawing import draw_partition, save
     from coterie.running.experiment import Experiment
 
     plan = Experiment.load(experiment, overrides or ())
     population = plan.population(data)
-    figure = draw(
+    figure = draw_partition(
         population.pool, population.partition, f"{plan.name}: {plan.partition.name} over {population.partition.clients:,} clients"
     )
     path = out or Path(f"{plan.name}-partition.png")
@@ -125,7 +122,7 @@ def show_command(
     if as_json:
         _print_json({"image": str(path), "clients": population.partition.clients, "note": population.pool.note})
     else:
-        _say(f"written to {path}")
+        say(f"written to {path}")
 
 
 def _source(name: str, folder: Path) -> Source:
@@ -167,23 +164,6 @@ def _images(train: int, test: int) -> str:
     ('60,000 + 10,000', '-')
     """
     return f"{train:,} + {test:,}" if train or test else "-"
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table in which only the last column may be broken, and nothing is cut off."""
-    from rich.markup import escape
-
-    from coterie.results.tables import simple
-
-    table = simple(escape(title), columns, [[escape(str(cell)) for cell in row] for row in rows])
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    table.columns[-1].overflow = "fold"
-    return table
-
-
-def _say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_json(value: Any) -> None:

@@ -7,29 +7,59 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from coterie.ledger import Event, Listener
+from coterie.results.escaping import plain
+from coterie.results.tally import Tally
 
-__all__ = ["Show", "board", "watching"]
+__all__ = ["Show", "Times", "board", "clock", "latest", "watching"]
 
 Show: TypeAlias = Callable[[str, int], list[Listener]]
 """Given a title and a number of rounds, the listeners that show such a run."""
 
 
-class Latest:
-    """The last mean accuracy under each protocol, in words."""
+BAR = 10
+OTHERS = 38
+"""Columns of a terminal that a bar takes beside its title and what was found: the bar, counts and times."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, float] = {}
 
-    def on_event(self, event: Event) -> None:
-        """Take note of an evaluation."""
-        if event["event"] == "evaluation" and event["client"] is None and event["metric"] == "accuracy":
-            self._found[event["protocol"]] = event["value"]
+def latest(tally: Tally, room: int | None = None) -> str:
+    """The last accuracy under each protocol, in words: under all of them, or under those for which there is room.
 
-    def __str__(self) -> str:
-        return "  ".join(f"{protocol} {100 * value:.2f}%" for protocol, value in self._found.items())
+    >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.5}
+    >>> tally = Tally.of([seen, {**seen, "metric": "loss"}, {**seen, "protocol": "local_post"}])
+    >>> latest(tally), latest(tally, room=20)
+    ('global 50.00%  local_post 50.00%', 'global 50.00%')
+    """
+    found = {protocol: tally.last(protocol) for protocol in tally.means}
+    words = [f"{plain(protocol)} {100 * last.value:.2f}%" for protocol, last in found.items() if last is not None]
+    while len(words) > 1 and room is not None and len("  ".join(words)) > room:
+        words.pop()
+    return "  ".join(words)
+
+
+def clock(seconds: float) -> str:
+    """A duration as a clock shows it.
+
+    >>> clock(41), clock(3725)
+    ('0:41', '1:02:05')
+    """
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Times(ProgressColumn):
+    """How long something has taken, and by the share of it that is done, how long the rest will."""
+
+    def render(self, task: Task) -> Text:
+        """In words that are never cut off."""
+        gone, done = task.elapsed or 0.0, task.fields["done"]
+        left = f"  left {clock(gone * (1 - done) / done)}" if done else ""
+        return Text(clock(gone) + left, style="progress.elapsed")
 
 
 @contextmanager
@@ -54,37 +84,54 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
     if quiet:
         yield lambda title, rounds: []
     elif console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"), TimeElapsedColumn())
-        remaining = (TextColumn("left"), TimeRemainingColumn())
-        with Progress(TextColumn("{task.description}"), *columns, *remaining, console=console) as progress:
-            whole = None if runs is None else progress.add_task("runs", total=runs, found="")
+        found = TextColumn("{task.fields[found]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=BAR), MofNCompleteColumn(), Times(), found)
+        with Progress(*columns, console=console, expand=True) as progress:
+            whole = None if runs is None else progress.add_task("runs", total=runs, found="", done=0.0)
             yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
     else:
         yield lambda title, rounds: [_lines(console, title, rounds)]
 
 
 def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> Listener:
-    latest = Latest()
-    bar = progress.add_task(title, total=rounds, found="")
+    tally = Tally(keep_logs=False)
+    bar = progress.add_task(plain(title), total=rounds, found="", done=0.0)
+    before = 0
 
     def on_event(event: Event) -> None:
-        latest.on_event(event)
-        if event["event"] in ("round", "resume"):
-            progress.update(bar, completed=event["round"], found=str(latest))
-        elif event["event"] == "end" and whole is not None:
-            progress.remove_task(bar)
-            progress.advance(whole)
+        nonlocal before
+        tally.on_event(event)
+        match event["event"]:
+            case "resume":
+                before = event["round"]
+                progress.update(bar, completed=before)
+            case "round":
+                done = (event["round"] - before) / max(1, rounds - before)
+                room = progress.console.width - OTHERS - max(len(task.description) for task in progress.tasks)
+                progress.update(bar, completed=event["round"], found=latest(tally, room), done=done)
+                _move(progress, whole, 1 / rounds)
+            case "end" if whole is not None:
+                _move(progress, whole, (rounds - event["round"]) / rounds)  # it reached its target early
+                progress.remove_task(bar)
+                progress.advance(whole)
 
     return on_event
 
 
+def _move(progress: Progress, whole: TaskID | None, share: float) -> None:
+    """Some rounds of one run are some part of all runs: what is left is told by rounds, not by the few runs that ended."""
+    if whole is not None:
+        task = progress.tasks[progress.task_ids.index(whole)]
+        progress.update(whole, done=min(1.0, task.fields["done"] + share / (task.total or 1)))
+
+
 def _lines(console: Console, title: str, rounds: int) -> Listener:
-    latest = Latest()
+    tally = Tally(keep_logs=False)
 
     def on_event(event: Event) -> None:
-        latest.on_event(event)
+        tally.on_event(event)
         if event["event"] == "round":
-            words = [title, f"round {event['round']}/{rounds}", str(latest), f"{event['seconds']:.1f} s"]
-            console.print("  ".join(word for word in words if word), highlight=False, soft_wrap=True)
+            words = [plain(title), f"round {event['round']}/{rounds}", latest(tally), f"{event['seconds']:.1f} s"]
+            console.print("  ".join(word for word in words if word), markup=False, highlight=False, soft_wrap=True)
 
     return on_event

@@ -30,39 +30,63 @@ from typing import Any, Literal
 
 from coterie.errors import UserError
 from coterie.ledger import Event, Listener
+from coterie.results.gather import flatten
+from coterie.results.read import read_run
+from coterie.results.tally import Tally
 
-__all__ = ["TRACKERS", "Scalars", "Tracker", "TrackerName", "tracking"]
+__all__ = ["TRACKERS", "MLflow", "Scalars", "TensorBoard", "Tracker", "TrackerName", "tracking"]
 
 TrackerName = Literal["tensorboard", "mlflow"]
 
 
 class Scalars:
-    """What a tracker draws of a round: the means of every metric, bytes so far, seconds.
+    """What a tracker draws of a round: every mean and the worst client behind it, bytes so far, training so far, seconds.
 
     >>> scalars = Scalars()
     >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.5}
     >>> for event in (seen, {"event": "round", "round": 1, "seconds": 2.0}):
     ...     found = scalars.on_event(event)
     >>> found
-    {'global/accuracy': 0.5, 'bytes/up': 0, 'bytes/down': 0, 'seconds': 2.0}
+    {'global/accuracy': 0.5, 'bytes/up': 0, 'bytes/down': 0, 'bytes/setup_up': 0, 'bytes/setup_down': 0, 'seconds': 2.0}
     """
 
     def __init__(self) -> None:
-        self._bytes = {"up": 0, "down": 0}
-        self._found: dict[str, float] = {}
+        self.tally = Tally(keep_logs=False)
 
     def on_event(self, event: Event) -> dict[str, float] | None:
         """Take note of an event; at the end of a round, all that is to draw of it."""
-        match event["event"]:
-            case "exchange":
-                self._bytes[event["direction"]] += event["payload_bytes"]
-            case "evaluation" if event["client"] is None and "domain" not in event:
-                self._found[f"{event['protocol']}/{event['metric']}"] = event["value"]
-            case "round":
-                traffic = {f"bytes/{direction}": size for direction, size in self._bytes.items()}
-                found, self._found = self._found, {}
-                return {**found, **traffic, "seconds": event["seconds"]}
-        return None
+        self.tally.on_event(event)
+        if event["event"] != "round":
+            return None
+        return {**self._measured(event["round"]), **self._bytes(), **self._trained(event["round"]), "seconds": event["seconds"]}
+
+    def _measured(self, round: int) -> dict[str, float]:
+        """The means of this round; `final` are those over all clients, `worst` is the worst client's accuracy."""
+        found: dict[str, float] = {}
+        for protocol, metrics in self.tally.means.items():
+            for metric, means in metrics.items():
+                if round in means:
+                    found[f"{protocol}/{metric}"] = means[round].value
+                    if (worst := means[round].worst) is not None:
+                        found[f"{protocol}/worst"] = worst
+        for protocol, finals in self.tally.finals.items():
+            found |= {f"{protocol}/final_{metric}": mean.value for metric, mean in finals.items() if mean.round == round}
+        return found
+
+    def _bytes(self) -> dict[str, float]:
+        ways = ("up", "down")
+        rounds = {f"bytes/{way}": self.tally.total(way) for way in ways}
+        return {**rounds, **{f"bytes/setup_{way}": self.tally.total(way, setup=True) for way in ways}}
+
+    def _trained(self, round: int) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, site in (("training", "clients"), ("server", "server")):
+            if steps := self.tally.trained(site=site).steps:
+                found[f"{name}/steps"] = steps
+            now = self.tally.training.get(site, {}).get(round)
+            if now is not None and now.loss is not None:
+                found[f"{name}/loss"] = now.loss
+        return found
 
 
 class Tracker(ABC):
@@ -73,9 +97,13 @@ class Tracker(ABC):
         self._scalars = Scalars()
 
     def __call__(self, event: Event) -> None:
+        if event["event"] == "resume":  # what came before is in the ledger, and bytes go on from there
+            self._scalars.tally = read_run(self.folder).tally
+            return
+        found = self._scalars.on_event(event)
         if event["event"] == "start":
-            self.describe(_flat(event["experiment"]))
-        elif (found := self._scalars.on_event(event)) is not None:
+            self.describe(flatten(event["experiment"]))
+        elif found is not None:
             self.write(event["round"], found)
 
     @abstractmethod
@@ -191,11 +219,3 @@ def _extra(name: str, module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(f"--track {name} needs an extra that is not installed ({error}): pip install 'coterie[{name}]'") from None
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

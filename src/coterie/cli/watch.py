@@ -15,11 +15,15 @@ from rich.text import Text
 
 from coterie.errors import UserError
 from coterie.ledger import Event
-from coterie.results.tables import amount, simple
+from coterie.results.escaping import plain
+from coterie.results.read import LEDGER
+from coterie.results.sheets import clients_text, spent
+from coterie.results.summary import costs_of
+from coterie.results.tables import Sheet, number
+from coterie.results.tally import Tally
 
-__all__ = ["Tail", "View", "watch"]
+__all__ = ["Tail", "View", "drawn", "watch"]
 
-LEDGER = "ledger.jsonl"
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
 """Columns of the curve."""
@@ -66,52 +70,48 @@ class View:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.state = "not begun"
-        self._title, self._rounds, self._round = folder.name, 0, 0
-        self._curves: dict[str, list[float]] = {}
-        self._bytes = {"up": 0, "down": 0}
-        self._seconds: list[float] = []
-        self._rejected = 0
+        self.tally = Tally(keep_logs=False)
 
     def on_event(self, event: Event) -> None:
         """Take note of an event."""
-        match event["event"]:
-            case "start":
-                experiment = event["experiment"]
-                self._title = f"{experiment['name']} {experiment['method']['name']} seed {event['seed']}"
-                self._rounds, self.state = experiment["rounds"], "running"
-            case "round":
-                self._round = event["round"]
-                self._seconds.append(event["seconds"])
-            case "evaluation" if event["client"] is None and event["metric"] == "accuracy" and "domain" not in event:
-                self._curves.setdefault(event["protocol"], []).append(event["value"])
-            case "exchange":
-                self._bytes[event["direction"]] += event["payload_bytes"]
-            case "rejected":
-                self._rejected += 1
-            case "end":
-                self.state = "finished"
+        self.tally.on_event(event)
+
+    @property
+    def state(self) -> str:
+        """How far it is."""
+        if self.tally.ended:
+            return "finished"
+        return "running" if self.tally.start else "not begun"
 
     def frame(self, silent: float = 0.0) -> Group:
         """One image of it; `silent` is for how many seconds nothing was heard."""
+        tally, planned = self.tally, self.tally.experiment.get("rounds", 0)
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(ProgressBar(total=max(1, self._rounds), completed=self._round, width=WIDTH), f"round {self._round}/{self._rounds}")
-        rows = [(name, f"{100 * curve[-1]:.2f}%", f"{100 * max(curve):.2f}%", drawn(curve)) for name, curve in self._curves.items()]
-        table = simple("", ["protocol", "last", "best", "every evaluation"], rows)
-        return Group(Text(f"{self._title}: {self.state}{self._hint(silent)}", style="bold"), bar, table, Text(self._spent()))
+        bar.add_row(ProgressBar(total=max(1, planned), completed=tally.rounds, width=WIDTH), f"round {tally.rounds}/{planned}")
+        title = f"{tally.experiment['name']} {tally.method} seed {tally.seed}" if tally.start else self.folder.name
+        return Group(Text(f"{plain(title)}: {self.state}{self._hint(silent)}", style="bold"), bar, self._accuracies(), Text(self._spent()))
+
+    def _accuracies(self) -> Sheet:
+        rows = []
+        for protocol in self.tally.means:
+            curve, last = list(self.tally.curve(protocol).values()), self.tally.last(protocol)
+            if last is not None:
+                text = number(last.value) + (f" ({clients_text(last.clients)})" if last.clients else "")
+                rows.append((protocol, text, number(max(curve)), drawn(curve)))
+        return Sheet("", ["protocol", "last", "best", "every evaluation"], rows)
 
     def _hint(self, silent: float) -> str:
         """Words for a run that has been quiet for much longer than its rounds take."""
-        usual = max(10.0, 5 * max(self._seconds[-5:], default=10.0))
+        usual = max(10.0, 5 * max(list(self.tally.seconds.values())[-5:], default=10.0))
         return f", but nothing was heard for {silent:.0f} s" if self.state != "finished" and silent > usual else ""
 
     def _spent(self) -> str:
-        recent = self._seconds[-10:]
-        words = [f"sent up {amount(self._bytes['up'])}, down {amount(self._bytes['down'])}", f"{sum(self._seconds):.1f} s"]
+        tally, recent = self.tally, list(self.tally.seconds.values())[-10:]
+        words = [spent(costs_of(tally))]
         if recent and self.state == "running":
-            words.append(f"about {(self._rounds - self._round) * sum(recent) / len(recent):.0f} s left")
-        if self._rejected:
-            words.append(f"{self._rejected} replies rejected")
+            words.append(f"about {(tally.experiment['rounds'] - tally.rounds) * sum(recent) / len(recent):.0f} s left")
+        if tally.rejected:
+            words.append(f"{len(tally.rejected)} repl{'y' if len(tally.rejected) == 1 else 'ies'} rejected")
         return "; ".join(words)
 
 

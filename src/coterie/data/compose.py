@@ -138,7 +138,7 @@ def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: i
     ([2, 3, 3], 3)
     """
     kept = [
-        draw(pool, rows, wanted, np.random.default_rng([seed, purpose]), key)
+        draw_rows(pool, rows, wanted, np.random.default_rng([seed, purpose]), key)
         for purpose, (key, wanted, rows) in enumerate(
             [("train", train, np.arange(pool.train)), ("test", test, np.arange(pool.train, len(pool)))]
         )
@@ -148,7 +148,7 @@ def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: i
     return dataclasses.replace(take(pool, np.concatenate(kept)), train=len(kept[0]), note=note)
 
 
-def draw(pool: Pool, rows: Rows, wanted: int | None, rng: np.random.Generator, key: str) -> Rows:
+def draw_rows(pool: Pool, rows: Rows, wanted: int | None, rng: np.random.Generator, key: str) -> Rows:
     """`wanted` of `rows`, in their order."""
     if wanted is None:
         return rows

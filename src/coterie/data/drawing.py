@@ -10,47 +10,43 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from coterie.data.pool import Partition, Pool, Rows, count
 from coterie.errors import UserError
+from coterie.style import FORMATS, PER_CENT, THOUSANDS, colour, styled, write_figure
 
-__all__ = ["count", "draw", "save"]
+__all__ = ["count", "draw_partition", "save"]
 
 FEW = 40
 """Clients up to which each has a column of its own, and classes up to which each has a row of bubbles."""
 BINS = 16
 COLUMNS = 1200
 """Columns of a heat map; more clients than that are averaged in neighbours."""
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "#555555"
-FORMATS = ("pdf", "png", "svg")
-THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
-PER_CENT = FuncFormatter(lambda value, _: f"{100 * value:.3g}%")
 
 Shares = NDArray[np.float64]
 
 
-def draw(pool: Pool, partition: Partition, title: str = "") -> Figure:
+def draw_partition(pool: Pool, partition: Partition, title: str = "") -> Figure:
     """Clients and classes of a partition, and domains where clients differ by them.
 
     >>> from coterie.data.partitions import IID
     >>> pool = Pool(np.zeros((40, 1, 2, 2), np.uint8), np.arange(40) % 4, train=30, classes=4)
-    >>> [axes.get_ylabel() for axes in draw(pool, IID(clients=3).partition(pool, 0), "digits").axes]
+    >>> [axes.get_ylabel() for axes in draw_partition(pool, IID(clients=3).partition(pool, 0), "digits").axes]
     ['samples', 'class']
     """
     table = count(pool, partition)
     figure = (_few if partition.clients <= FEW else _many)(table, partition.domain_of)
     if partition.domain_of is not None:
-        marks = [Patch(color=_colour(d), label=domain) for d, domain in enumerate(pool.domains)]
+        marks = [Patch(color=colour(d), label=domain) for d, domain in enumerate(pool.domains)]
         figure.legend(handles=marks, loc="outside lower center", ncols=min(4, len(marks)), fontsize=7, frameon=False, handlelength=1)
     if pool.note:
         wrapped = textwrap.fill(pool.note, int(24 * (figure.get_figwidth() - 1.3)))  # 24 letters an inch at this size
@@ -68,14 +64,11 @@ def save(figure: Figure, path: str | Path) -> Path:
     coterie.errors.UserError: image 'partition.bmp' has no format we write: expected a name that ends in .pdf, .png or .svg
     """
     path = Path(path)
-    form = path.suffix.lower().removeprefix(".")
-    if form not in FORMATS:
+    if path.suffix.lower().removeprefix(".") not in FORMATS:
         raise UserError(f"image '{path}' has no format we write: expected a name that ends in .pdf, .png or .svg")
-    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "coterie"}):
-        figure.savefig(path, format=form, dpi=200, metadata=undated)
-    return path
+    with styled():
+        return write_figure(figure, path)
 
 
 def _few(table: Rows, domain_of: Rows | None) -> Figure:
@@ -83,7 +76,7 @@ def _few(table: Rows, domain_of: Rows | None) -> Figure:
     tall = min(4.5, 0.23 * max(classes, 6))
     figure = Figure(figsize=(min(7.2, 1.9 + 0.27 * max(clients, 9)), 1.9 + tall), layout="constrained")
     above, main = figure.subplots(2, 1, sharex=True, height_ratios=[0.9, tall])
-    colours = [_colour(d) for d in ([0] * clients if domain_of is None else domain_of.tolist())]
+    colours = [colour(d) for d in ([0] * clients if domain_of is None else domain_of.tolist())]
     above.bar(np.arange(clients), table.sum(axis=1), width=0.62 * min(1.0, clients / 9), color=colours)
     _size_axis(above, table.sum(axis=1))
     if classes <= FEW:
@@ -111,7 +104,7 @@ def _many(table: Rows, domain_of: Rows | None) -> Figure:
     _histogram(beside, table.sum(axis=1), domain_of)
     if domain_of is not None:
         strip = main.inset_axes((0, 1.02, 1, 0.04))
-        strip.imshow([[to_rgb(_colour(d)) for d in domain_of[order].tolist()]], aspect="auto", interpolation="nearest")
+        strip.imshow([[to_rgb(colour(d)) for d in domain_of[order].tolist()]], aspect="auto", interpolation="nearest")
         strip.set_axis_off()
     return figure
 
@@ -163,7 +156,7 @@ def _histogram(axes: Axes, sizes: Rows, domain_of: Rows | None) -> None:
     """How many clients have how many samples, on a log scale where sizes differ much."""
     groups = [sizes] if domain_of is None else [sizes[domain_of == d] for d in range(int(domain_of.max()) + 1)]
     wide = _differ(sizes)
-    axes.hist(groups, bins=_bins(sizes, wide), stacked=True, color=[_colour(d) for d in range(len(groups))])
+    axes.hist(groups, bins=_bins(sizes, wide), stacked=True, color=[colour(d) for d in range(len(groups))])
     if wide:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -229,10 +222,6 @@ def _plain(axes: Axes) -> None:
     axes.tick_params(labelsize=7, length=2, width=0.6)
     axes.spines[:].set_linewidth(0.6)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _colour(domain: int) -> str:
-    return COLOURS[domain % len(COLOURS)]
 
 
 def _round(number: float) -> int:

@@ -20,15 +20,16 @@ import pooch
 import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from coterie import durable
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
-from coterie.data.sources.base import File, Found, Source
+from coterie.data.sources.base import File, Found, Source, matches
 from coterie.data.sources.blocks import reading
 from coterie.errors import UserError
 
-__all__ = ["Report", "Row", "bars", "fetch", "fetch_file", "listing", "verify"]
+__all__ = ["FetchReport", "FetchRow", "bars", "fetch", "fetch_file", "listing", "verify"]
 
-Report = Callable[[str, int, int], None]
+FetchReport = Callable[[str, int, int], None]
 """Told a file's name, the bytes there so far and the bytes in all (0: unknown)."""
 
 CHUNK = 1 << 16
@@ -41,7 +42,7 @@ def silent(name: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def bars() -> Iterator[Report]:
+def bars() -> Iterator[FetchReport]:
     """A progress bar a file on the terminal, drawn while the context is open."""
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns) as progress:
@@ -55,14 +56,14 @@ def bars() -> Iterator[Report]:
         yield report
 
 
-def fetch(source: Source, folder: Path, progress: Report = silent) -> tuple[Path, ...]:
+def fetch(source: Source, folder: Path, progress: FetchReport = silent) -> tuple[Path, ...]:
     """Every file of `source` in `folder`, downloaded where it is missing or damaged; where they are."""
     if not source.files:
         raise UserError(f"{source.name} cannot be fetched: {source.how}")
     return tuple(path for file in source.files for path in fetch_file(file, folder, progress))
 
 
-def fetch_file(file: File, folder: Path, progress: Report = silent) -> tuple[Path, ...]:
+def fetch_file(file: File, folder: Path, progress: FetchReport = silent) -> tuple[Path, ...]:
     """One file, or the members of one archive, from the first mirror that has the right bytes."""
     leaves = tuple(folder / leaf for leaf in file.leaves)
     if all(matches(folder / leaf, checksum) for leaf, checksum in file.leaves.items()):
@@ -79,22 +80,13 @@ def fetch_file(file: File, folder: Path, progress: Report = silent) -> tuple[Pat
     raise UserError(f"{target} could not be fetched: {'; '.join(failures) or 'it has no address'}")
 
 
-def matches(path: Path, checksum: str) -> bool:
-    """Whether a file is there with this checksum.
-
-    >>> matches(Path("nowhere"), "md5:0")
-    False
-    """
-    algorithm, _, known = checksum.partition(":")
-    return path.is_file() and pooch.file_hash(str(path), alg=algorithm) == known.lower()
-
-
-def attempt(url: str, file: File, target: Path, progress: Report) -> str | None:
+def attempt(url: str, file: File, target: Path, progress: FetchReport) -> str | None:
     """Download from one mirror; None, or what went wrong. What was resumed and came out wrong is tried once more from its beginning."""
     resume = Resume(target.with_name(target.name + ".part"), progress, file.size)
     for _ in range(1 + resume.part.exists()):
         try:
             pooch.retrieve(url, file.checksum, fname=target.name, path=target.parent, downloader=resume)
+            durable.sync_file(target)
         except requests.RequestException as error:
             return f"{type(error).__name__}: {error}"
         except ValueError:  # pooch's word for a wrong checksum; the bytes are gone with its temporary file
@@ -110,7 +102,7 @@ class Resume:
     """A downloader for pooch that continues where the last attempt stopped."""
 
     part: Path
-    progress: Report = silent
+    progress: FetchReport = silent
     size: int = 0
 
     def __call__(self, url: str, output_file: str, caller: object) -> None:
@@ -152,22 +144,18 @@ def unpack(file: File, folder: Path) -> None:
             if not matches(fresh, checksum):
                 raise UserError(f"{leaf} in {archive} has a wrong checksum")
             (folder / leaf).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(fresh, folder / leaf)
+            durable.place(fresh, folder / leaf)
     archive.unlink()
 
 
 def verify(source: Source, folder: Path) -> Pool:
     """The pool, after every file of `source` that is in `folder` was compared with its published checksum."""
-    for file in source.files:
-        for leaf, checksum in file.leaves.items():
-            path = folder / leaf
-            if path.is_file() and not matches(path, checksum):
-                raise UserError(f"{path} has a wrong checksum: run `coterie data fetch {source.name}`")
+    source.check([folder / leaf for file in source.files for leaf in file.leaves if (folder / leaf).is_file()])
     return source.load(folder)
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FetchRow:
     """What `coterie data list` tells of one source."""
 
     name: str
@@ -181,7 +169,7 @@ class Row:
     how: str
 
 
-def listing(folder: Path) -> list[Row]:
+def listing(folder: Path) -> list[FetchRow]:
     """Every registered source, in order; nothing is read but file names and label counts.
 
     >>> [(row.name, row.state, row.samples) for row in listing(Path("nowhere"))][:2]
@@ -190,13 +178,13 @@ def listing(folder: Path) -> list[Row]:
     return [row(spec, folder) for spec in SOURCES.specs.values()]
 
 
-def row(spec: type[Source], folder: Path) -> Row:
+def row(spec: type[Source], folder: Path) -> FetchRow:
     """One line of the listing."""
     needed = any(f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING for f in fields(spec))
     found = None if needed else spec().as_it_lies(folder).found(folder)
     state = "yours" if needed else "missing" if found is None else "part" if found.part else "there"
     seen = found or Found((), (0, 0))
-    return Row(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())
+    return FetchRow(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())
 
 
 def fields(spec: type[Source]) -> tuple[dataclasses.Field[Any], ...]:

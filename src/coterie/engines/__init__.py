@@ -11,7 +11,7 @@ from coterie.engines.inline import Inline
 from coterie.engines.processes import Processes
 from coterie.errors import UserError, nearest
 
-__all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError", "build_engine"]
+__all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError", "build_engine", "known"]
 
 ENGINES: dict[str, type[Engine]] = {"inline": Inline, "processes": Processes}
 
@@ -34,10 +34,15 @@ def build_engine(name: str, **options: Any) -> Engine:
     return found(**options)
 
 
+def known(name: str) -> str:
+    """The name itself, if it is that of an engine, or a path that may lead to one."""
+    if ":" not in name and name not in ENGINES:
+        raise UserError(f"engine.name = '{name}': no such engine, {nearest(name, ENGINES)} (or package.module:Class)")
+    return name
+
+
 def _find(name: str) -> type[Engine]:
-    if ":" not in name:
-        if name not in ENGINES:
-            raise UserError(f"engine.name = '{name}': no such engine, {nearest(name, ENGINES)} (or package.module:Class)")
+    if known(name) in ENGINES:
         return ENGINES[name]
     module, _, attribute = name.partition(":")
     try:

@@ -68,7 +68,11 @@ def _place(cause: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do at one site."""
+    """One thing to do at one site.
+
+    >>> str(Job(client=3, task="train", round=2, message="live/message-1.safetensors"))
+    "client 3, task 'train', round 2"
+    """
 
     client: int
     task: str
@@ -144,18 +148,23 @@ class RunContext:
 
 
 def cores() -> int:
-    """How many cores this process may use.
-
-    >>> cores() >= 1
-    True
-    """
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Engine(ABC):
     """Delivers jobs. All engines give the same bits, and whatever a client does is an outcome: nothing of it raises here.
 
-    `coterie.testing.check_engine` puts one through all that.
+    One of your own is named by its path (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`, and
+    `coterie.testing.check_engine` puts it through all that clients may do:
+
+    >>> from coterie.engines import Inline
+    >>> class Backwards(Inline):
+    ...     def deliver(self, jobs):
+    ...         done = {job.client: self._performer.perform(job) for job in reversed(jobs)}
+    ...         return (done[job.client] for job in jobs)
+    >>> from coterie.testing import check_engine
+    >>> check_engine(Backwards, ["raises SystemExit", "turns gradients off"])
     """
 
     isolated: ClassVar[bool] = False

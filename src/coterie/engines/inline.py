@@ -22,7 +22,10 @@ __all__ = ["Inline"]
 class Inline(Engine):
     """Performs jobs where it stands.
 
-    >>> Inline().close()
+    >>> from coterie import Experiment, run
+    >>> import tempfile
+    >>> run(Experiment.load("digits-two-class", ["rounds=1"]), tempfile.mkdtemp(), engine=Inline()).summary["rounds"]
+    1
     """
 
     performer: type[Performer] = Performer

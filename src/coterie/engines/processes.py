@@ -82,9 +82,10 @@ class Worker:
 
 
 class Processes(Engine):
-    """Resident worker processes.
+    """Resident worker processes: the experiment's `engine.workers`, or one for each core.
 
-    >>> Processes(workers=2).workers
+    >>> from coterie import Experiment
+    >>> Experiment.load("digits-two-class", ["engine.workers=2"]).engine.build().workers
     2
     """
 

@@ -33,8 +33,8 @@ __all__ = ["FedDF", "FedDFClient"]
 class FedDF(Method):
     """Ensemble distillation on the server; one student for each architecture.
 
-    >>> FedDF(steps=0).weighting
-    'samples'
+    >>> FedDF.needs_public, FedDF.mixes_architectures  # what an experiment must give, and may
+    (True, True)
     """
 
     name: ClassVar[str] = "feddf"

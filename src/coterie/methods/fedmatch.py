@@ -62,8 +62,8 @@ class Unlabelled(Objective):
 class FedMatchPublic(PublicMethod):
     """Disjoint learning from labels and from peers' predictions on public data: FedMatch as FCCL could have compared with it.
 
-    >>> FedMatchPublic.name
-    'fedmatch-public'
+    >>> FedMatchPublic(helpers=3, inter=0.02).unlabelled(helpers=2)  # a round in which only two others answered
+    Unlabelled(helpers=2, inter=0.02, agreement=0.01, l1=0.0001, l2=10.0, strong=True)
     """
 
     name: ClassVar[str] = "fedmatch-public"
@@ -97,7 +97,7 @@ class FedMatchPublic(PublicMethod):
     def exchange(self, fed: Federation) -> Mapping[int, Record]:
         about, rows = subject(fed), self.alignment or len(fed.server.public)
         like = Record(logits=torch.zeros(rows, fed.server.train.classes, dtype=fed.server.dtype))
-        replies = fed.ask("predict", about, like=like)
+        replies = fed.ask("predict", about, like=like, keep_guests=True)
         said = {reply.client: reply.record.tensors["logits"] for reply in replies}
         asking = said | {guest: record.tensors["logits"] for guest, record in replies.guests.items()}
         beliefs = {client: logits.softmax(1) for client, logits in said.items()}

@@ -27,7 +27,13 @@ __all__ = ["RCFLPublic", "TowardsProbabilities", "believed"]
 
 @spec
 class TowardsProbabilities(Objective):
-    """KL(consensus || student) where the consensus already is probabilities."""
+    """KL(consensus || student) where the consensus already is probabilities.
+
+    >>> about = {"consensus": torch.tensor([[0.5, 0.5]])}
+    >>> agreed, other = (Step(torch.nn.Identity(), torch.tensor([z]), torch.tensor([0]), {}, about) for z in ([3.0, 3.0], [3.0, 0.0]))
+    >>> TowardsProbabilities()(agreed).item(), round(TowardsProbabilities()(other).item(), 3)
+    (0.0, 0.855)
+    """
 
     def __call__(self, step: Step) -> Tensor:
         return F.kl_div(step.logits.log_softmax(1), step.frozen["consensus"], reduction="batchmean")
@@ -43,11 +49,7 @@ def believed(votes: Sequence[Mapping[str, Tensor]]) -> Tensor:
 
 @spec
 class RCFLPublic(PublicMethod):
-    """Accuracy-weighted distillation through public data: RCFL as FCCL compares with it.
-
-    >>> RCFLPublic().towards()
-    TowardsProbabilities()
-    """
+    """Accuracy-weighted distillation through public data: RCFL as FCCL compares with it."""
 
     name: ClassVar[str] = "rcfl-public"
 

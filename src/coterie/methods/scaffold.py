@@ -70,9 +70,11 @@ class Scaffold(FedAvg):
 
     def returned(self, site: Site, memory: Record, message: Record, fitted: Fitted) -> tuple[Record, Record]:
         c = message.group("variate")
-        before, moved = self._own(memory, c), max(fitted.steps, 1) * fitted.lr
-        drift = c.combine(message.group("model"), lambda _, x: x).combine(fitted.params, lambda x, y: (x - y) / moved)
-        after = before.combine(c, lambda own, ours: own - ours).combine(drift, torch.add)
+        before = after = self._own(memory, c)
+        if fitted.steps:
+            moved = fitted.steps * fitted.lr
+            drift = c.combine(message.group("model"), lambda _, x: x).combine(fitted.params, lambda x, y: (x - y) / moved)
+            after = before.combine(c, lambda own, ours: own - ours).combine(drift, torch.add)
         change = after.combine(before, torch.sub)
         reply = Record(model=fitted.params, variate=change, examples=len(site.train))
         return reply, Record(variate=after, optimiser=fitted.optimiser)

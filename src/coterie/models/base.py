@@ -1,6 +1,6 @@
 """What every network of the zoo has in common: the settings it shares with the others, and the way it is put together.
 
-A recipe says which stages a network has; `Recipe.build` refuses images that are too small, stacks the stages and
+A recipe says which stages a network has; `StagedArchitecture.build` refuses images that are too small, stacks the stages and
 initialises them. Dropout is off by default so that compared methods are equal; its modules are always there, so a state
 has the same names with and without.
 """
@@ -18,7 +18,7 @@ from coterie.errors import UserError
 from coterie.models.staged import Architecture, Staged
 from coterie.settings import ShareBelowOne, spec
 
-__all__ = ["Init", "Multiplier", "Norm", "Normed", "Recipe", "Scaled", "Stride", "initialise", "normalise", "pooled", "unit"]
+__all__ = ["Init", "Multiplier", "Norm", "Normed", "Scaled", "StagedArchitecture", "Stride", "initialise", "normalise", "pooled", "unit"]
 
 Init = Literal["torch", "xavier"]
 Norm = Literal["batch", "group", "none"]
@@ -27,7 +27,7 @@ Multiplier = Annotated[float, Field(gt=0, le=16)]
 
 
 @spec
-class Recipe(Architecture):
+class StagedArchitecture(Architecture):
     """A network as stages; subclasses write `stages`."""
 
     init: Init = "torch"
@@ -57,7 +57,7 @@ class Recipe(Architecture):
 
 
 @spec
-class Normed(Recipe):
+class Normed(StagedArchitecture):
     """A network with normalisation, three times downsampled at least."""
 
     norm: Norm = "batch"

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from coterie.models.base import Recipe
+from coterie.models.base import StagedArchitecture
 from coterie.settings import spec
 
 __all__ = ["CNN", "CNN1", "CNN2", "MLP", "CifarCNN", "LeNet5"]
@@ -31,7 +31,7 @@ Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
 @spec
-class MLP(Recipe):
+class MLP(StagedArchitecture):
     """Two dense layers of 200 units: stages `flat`, `dense1`, `dense2`, `head`.
 
     >>> sum(p.numel() for p in MLP().build((1, 28, 28), 10).parameters())
@@ -49,7 +49,7 @@ class MLP(Recipe):
 
 
 @spec
-class ConvNet(Recipe):
+class ConvNet(StagedArchitecture):
     """Convolutions with pooling (`conv1`, `conv2`...), `flat`, dense layers (`dense1`...), `head`."""
 
     kernel: ClassVar[int] = 5

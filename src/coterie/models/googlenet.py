@@ -18,11 +18,11 @@ from coterie.settings import spec
 
 __all__ = ["GoogLeNet", "GoogLeNetSlim", "Inception"]
 
-Row = tuple[int, int, int, int, int, int]
+InceptionRow = tuple[int, int, int, int, int, int]
 """The paper's Table 1: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection."""
 
 # At less than full depth the first rows of a group go, so that it ends in the paper's channels.
-TABLE: dict[str, tuple[Row, ...]] = {
+TABLE: dict[str, tuple[InceptionRow, ...]] = {
     "inception3": ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
     "inception4": (
         (192, 96, 208, 16, 48, 64),
@@ -46,7 +46,7 @@ class MaxPool(nn.MaxPool2d):
 class Inception(nn.Module):
     """Four branches side by side."""
 
-    def __init__(self, inputs: int, row: Row, norm: Norm) -> None:
+    def __init__(self, inputs: int, row: InceptionRow, norm: Norm) -> None:
         super().__init__()
         one, reduce3, three, reduce5, five, pool = row
         self.outputs = one + three + five + pool
@@ -84,7 +84,7 @@ class GoogLeNet(Scaled):
             parts[stage] = nn.Sequential(*group)
         return {**parts, "pool": pooled(self.dropout), "head": nn.Linear(channels, classes)}
 
-    def row(self, row: Row) -> Row:
+    def row(self, row: InceptionRow) -> InceptionRow:
         """The table's row at this width."""
         one, reduce3, three, reduce5, five, pool = map(self.wide, row)
         return one, reduce3, three, reduce5, five, pool

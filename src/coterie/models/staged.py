@@ -80,7 +80,12 @@ def staged(module: nn.Module) -> Staged:
 
 
 class Architecture(Spec):
-    """How to build a network; an instance is its own configuration."""
+    """How to build a network; an instance is its own configuration.
+
+    >>> from coterie.models import MLP
+    >>> MLP(hidden=(16,)).build((1, 8, 8), 10).levels
+    ('flat', 'dense1', 'head')
+    """
 
     def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
         """A freshly initialised network for images of `shape` (channels, height, width)."""

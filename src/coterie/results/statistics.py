@@ -1,33 +1,44 @@
-"""Arms of a comparison side by side, in numbers: means and spreads over seeds, what targets took, paired differences.
+"""The statistics of results, each defined once: over seeds, over clients, and paired between two arms.
 
-A difference is taken seed by seed against a baseline (same data, same partition, same first weights), and comes with its 95%
-confidence interval (Student's t, each comparison by itself). Where the interval includes 0, no difference was shown.
-Nothing here needs torch.
+A difference is taken seed by seed (same data, same partition, same first weights) and comes with its 95% confidence interval
+(Student's t, each comparison by itself). Where the interval includes 0, no difference was shown; with fewer than three seeds there
+is no interval that says anything. Quartiles are those that numpy calls linear, for the page and for the figures alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
-from typing import Any
+from itertools import accumulate
+from statistics import mean, median, pstdev, quantiles, stdev
+from typing import Literal, TypeAlias
 
-from coterie.errors import UserError, nearest
-
-__all__ = ["Contrast", "Difference", "Estimate", "Reach", "Run", "Standing", "contrast", "estimate", "interval"]
+__all__ = [
+    "RUNNING",
+    "Box",
+    "Difference",
+    "Estimate",
+    "Fairness",
+    "Verdict",
+    "best_of",
+    "box",
+    "crossing",
+    "estimate",
+    "fairness",
+    "interval",
+    "paired",
+    "running_sums",
+]
 
 CONFIDENCE = 0.95
+ENOUGH = 3
+"""Seeds from which on there is an interval: with two, Student's t has one degree of freedom, and any difference fits in."""
+RUNNING = 5
+"""Evaluations in a running mean."""
+TENTH = 10
 
-
-@dataclass(frozen=True)
-class Run:
-    """One run: what is compared, its seed, its summary."""
-
-    label: str
-    seed: int
-    summary: Mapping[str, Any]
+Verdict: TypeAlias = Literal["higher", "lower", "no difference shown", "too few seeds", "one seed: no interval"]
 
 
 @dataclass(frozen=True)
@@ -40,157 +51,147 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One arm: accuracy under every protocol, and what it cost."""
-
-    label: str
-    accuracy: Mapping[str, Estimate]
-    up: float
-    down: float
-    setup: float
-    seconds: Estimate
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What it took one arm to reach a target; nothing is said of arms of which a seed did not."""
-
-    label: str
-    protocol: str
-    target: str
-    reached: int
-    """By how many seeds."""
-    seeds: int
-    rounds: Estimate | None = None
-    bytes: Estimate | None = None
-    """Setup included."""
-    fewer_rounds: float | None = None
-    """Rounds of the baseline for one of this."""
-    fewer_bytes: float | None = None
-
-
-@dataclass(frozen=True)
 class Difference:
-    """Accuracy of one arm less the baseline's, paired by seed."""
+    """What one arm has more than another, paired by seed; the ends of its interval are None where there is none.
 
-    label: str
-    protocol: str
+    >>> Difference(0.02, 0.01, 0.03, 3).verdict, Difference(0.5, None, None, 2).verdict
+    ('higher', 'too few seeds')
+    """
+
     mean: float
     low: float | None
     high: float | None
     seeds: int
 
     @property
-    def shown(self) -> bool | None:
-        """Whether the interval excludes 0; None where there is none."""
-        return None if self.low is None or self.high is None else not self.low <= 0 <= self.high
+    def shown(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    @property
+    def verdict(self) -> Verdict:
+        """In words."""
+        if self.low is None:
+            return "one seed: no interval" if self.seeds == 1 else "too few seeds"
+        if not self.shown:
+            return "no difference shown"
+        return "higher" if self.mean > 0 else "lower"
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """A whole comparison."""
+class Box:
+    """The five numbers of a box plot: its whiskers end at the lowest and the highest value."""
 
-    baseline: str
-    standings: Sequence[Standing]
-    reaches: Sequence[Reach]
-    differences: Sequence[Difference]
+    lowest: float
+    first: float
+    median: float
+    third: float
+    highest: float
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and spread.
+@dataclass(frozen=True)
+class Fairness:
+    """What a mean over clients hides."""
+
+    clients: int
+    worst: float
+    worst_tenth: float
+    """The mean of the worst tenth of clients, at least one."""
+    spread: float
+    """The standard deviation over clients; 0 for one."""
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    """Mean and spread over seeds.
 
     >>> estimate([1.0, 3.0])
     Estimate(mean=2.0, spread=1.4142135623730951, seeds=2)
     """
-    return Estimate(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+    kept = list(values)
+    return Estimate(mean(kept), stdev(kept) if len(kept) > 1 else None, len(kept))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The confidence interval of the mean of paired differences; None for fewer than two.
+    """The confidence interval of the mean of paired differences; None for fewer than three.
 
     >>> low, high = interval([0.01, 0.02, 0.03])
-    >>> round(low, 4), round(high, 4)
-    (-0.0048, 0.0448)
+    >>> round(low, 4), round(high, 4), interval([0.4, 0.6])
+    (-0.0048, 0.0448, None)
     """
     from scipy.special import stdtrit
 
-    if len(values) < 2:
+    if len(values) < ENOUGH:
         return None
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(len(values))
     return mean(values) - half, mean(values) + half
 
 
-def contrast(runs: Iterable[Run], baseline: str | None = None) -> Contrast:
-    """Everything about a comparison; the baseline is the first arm if none is named.
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+    """The difference of two arms, each a value by seed; None where they share no seed.
 
-    >>> def run(label, seed, accuracy):
-    ...     traffic = dict.fromkeys(("up", "down", "setup_up", "setup_down"), 0)
-    ...     found = {"global": {"accuracy": {"last": accuracy}}}
-    ...     return Run(label, seed, {"protocols": found, "targets": {}, "bytes": traffic, "seconds": 1.0})
-    >>> noise = contrast([run("a", 0, 0.90), run("a", 1, 0.92), run("b", 0, 0.93), run("b", 1, 0.91)]).differences[0]
-    >>> noise.label, round(noise.mean, 3), noise.shown
-    ('b', 0.01, False)
+    >>> paired({0: 0.75, 1: 0.5}, {0: 0.5, 7: 0.1})
+    Difference(mean=0.25, low=None, high=None, seeds=1)
     """
-    arms: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        arms[run.label].append(run)
-    base = baseline or next(iter(arms))
-    if base not in arms:
-        raise UserError(f"--baseline {base}: not one of what is compared, {nearest(base, arms)}")
-    reference = {run.seed: run for run in arms[base]}
-    reaches = [reach for label, members in arms.items() for reach in _reaches(label, members, arms[base])]
-    differences = [each for label, members in arms.items() if label != base for each in _differences(label, members, reference)]
-    return Contrast(base, [_standing(label, members) for label, members in arms.items()], reaches, differences)
+    gaps = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+    if not gaps:
+        return None
+    low, high = interval(gaps) or (None, None)
+    return Difference(mean(gaps), low, high, len(gaps))
 
 
-def _protocols(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(protocol for run in runs for protocol in run.summary["protocols"]))
+def box(values: Sequence[float]) -> Box:
+    """The five numbers, with numpy's linear quartiles.
+
+    >>> box([1, 2, 3, 4, 10])
+    Box(lowest=1, first=2.0, median=3, third=4.0, highest=10)
+    """
+    first, third = (values[0], values[0]) if len(values) == 1 else quantiles(values, n=4, method="inclusive")[::2]
+    return Box(min(values), first, median(values), third, max(values))
 
 
-def _accuracy(run: Run, protocol: str) -> float:
-    found: float = run.summary["protocols"][protocol]["accuracy"]["last"]
+def fairness(values: Sequence[float]) -> Fairness:
+    """Worst client, worst tenth and spread of what clients have.
+
+    >>> fairness([0.9, 0.5, 0.7])
+    Fairness(clients=3, worst=0.5, worst_tenth=0.5, spread=0.16329931618554522)
+    """
+    order = sorted(values)
+    return Fairness(len(order), order[0], mean(order[: max(1, len(order) // TENTH)]), pstdev(order))
+
+
+def crossing(curve: Mapping[int, float], target: float, running: int = 1) -> int | None:
+    """The first round in which the mean of the last `running` values reaches `target`; rounds rise.
+
+    >>> crossing({1: 0.5, 2: 0.9, 3: 0.8}, 0.9), crossing({1: 0.5, 2: 0.9, 3: 0.8}, 0.85, running=2)
+    (2, 3)
+    """
+    rounds, values = list(curve), list(curve.values())
+    for end in range(running, len(values) + 1):
+        if sum(values[end - running : end]) / running >= target:
+            return rounds[end - 1]
+    return None
+
+
+def best_of(values: Iterable[float], metric: str) -> float:
+    """The best value of a metric: the lowest loss, the highest of all else.
+
+    >>> best_of([0.2, 0.7], "accuracy"), best_of([0.2, 0.7], "loss")
+    (0.7, 0.2)
+    """
+    return min(values) if metric == "loss" else max(values)
+
+
+def running_sums(by_round: Mapping[int, float], rounds: Sequence[int]) -> list[float]:
+    """What had come together by the end of each of some rounds, which rise.
+
+    >>> running_sums({0: 5, 1: 10, 3: 10}, [1, 2, 3])
+    [15, 15, 25]
+    """
+    order = sorted(by_round)
+    sums = [0, *accumulate(by_round[each] for each in order)]
+    at, found = 0, []
+    for each in rounds:
+        while at < len(order) and order[at] <= each:
+            at += 1
+        found.append(sums[at])
     return found
-
-
-def _setup(run: Run) -> int:
-    traffic = run.summary["bytes"]
-    return int(traffic["setup_up"] + traffic["setup_down"])
-
-
-def _standing(label: str, runs: Sequence[Run]) -> Standing:
-    accuracy = {protocol: estimate([_accuracy(run, protocol) for run in runs]) for protocol in _protocols(runs)}
-    up, down = (mean(run.summary["bytes"][direction] for run in runs) for direction in ("up", "down"))
-    return Standing(label, accuracy, up, down, mean(map(_setup, runs)), estimate([run.summary["seconds"] for run in runs]))
-
-
-def _crossings(runs: Sequence[Run], protocol: str, target: str) -> list[tuple[int, int]]:
-    """Rounds and bytes of every seed that reached a target."""
-    found = ((run, run.summary["targets"].get(protocol, {}).get(target, {}).get("first_crossing")) for run in runs)
-    return [(crossing["round"], crossing["bytes"] + _setup(run)) for run, crossing in found if crossing is not None]
-
-
-def _reaches(label: str, runs: Sequence[Run], base: Sequence[Run]) -> Iterable[Reach]:
-    for protocol, targets in runs[0].summary["targets"].items():
-        for target in targets:
-            ours, theirs = _crossings(runs, protocol, target), _crossings(base, protocol, target)
-            if len(ours) < len(runs):
-                yield Reach(label, protocol, target, len(ours), len(runs))
-                continue
-            rounds, sent = (estimate(column) for column in zip(*ours, strict=True))
-            ratios: list[float | None] = [None, None]
-            if len(theirs) == len(base):
-                ratios = [_ratio(mean(b), own.mean) for b, own in zip(zip(*theirs, strict=True), (rounds, sent), strict=True)]
-            yield Reach(label, protocol, target, len(ours), len(runs), rounds, sent, *ratios)
-
-
-def _ratio(base: float, own: float) -> float | None:
-    return base / own if base and own else None
-
-
-def _differences(label: str, runs: Sequence[Run], base: Mapping[int, Run]) -> Iterable[Difference]:
-    for protocol in _protocols(runs):
-        pairs = [(run, base[run.seed]) for run in runs if run.seed in base and protocol in base[run.seed].summary["protocols"]]
-        if pairs:
-            gaps = [_accuracy(ours, protocol) - _accuracy(theirs, protocol) for ours, theirs in pairs]
-            low, high = interval(gaps) or (None, None)
-            yield Difference(label, protocol, mean(gaps), low, high, len(gaps))

@@ -1,94 +1,87 @@
-"""A run in one page of numbers, from its ledger alone. Nothing here needs torch."""
+"""A run in one page of numbers, from its Tally alone. Nothing here needs torch."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coterie.ledger import Event
+from coterie.results.statistics import RUNNING, best_of
+from coterie.results.tally import Mean, Tally
 
-__all__ = ["crossing", "summarise"]
-
-RUNNING = 5
-"""Evaluations in the running mean, and in `mean_of_last_five`."""
+__all__ = ["costs_of", "summarise"]
 
 
-def summarise(events: Iterable[Event]) -> dict[str, Any]:
-    """Last, best and mean of the last five of every metric; rounds and bytes to targets; bytes; seconds.
+def summarise(tally: Tally) -> dict[str, Any]:
+    """Last, best and mean of the last five of every metric; rounds and bytes to targets; bytes; local work; seconds.
 
     >>> start = {"event": "start", "experiment": {"evaluation": {"targets": [0.9]}}}
     >>> down = {"event": "exchange", "round": 1, "direction": "down", "kind": "weights", "payload_bytes": 8, "framed_bytes": 80}
     >>> seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None, "metric": "accuracy", "value": 0.95}
-    >>> summary = summarise([start, down, seen])
+    >>> summary = summarise(Tally.of([start, down, seen]))
     >>> summary["protocols"]["global"]["accuracy"]["last"], summary["targets"]["global"]["0.9"]["first_crossing"]
     (0.95, {'round': 1, 'bytes': 8})
     """
-    targets: Sequence[float] = ()
-    curves: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    traffic: dict[int, int] = defaultdict(int)
-    totals = dict.fromkeys(("up", "down", "framed_up", "framed_down", "setup_up", "setup_down"), 0)
-    by_kind: dict[str, int] = defaultdict(int)
-    seconds, rejected, rounds, new_clients = 0.0, 0, 0, []
-    for event in events:
-        match event["event"]:
-            case "start":
-                targets = event["experiment"]["evaluation"]["targets"]
-            case "exchange":
-                _count(event, totals, traffic)
-                by_kind[event["kind"]] += event["payload_bytes"]
-            case "evaluation" if event["client"] is None:
-                curves[event["protocol"]][event["metric"]][event["round"]] = event["value"]
-            case "rejected":
-                rejected += 1
-            case "round":
-                seconds, rounds = seconds + event["seconds"], max(rounds, event["round"])
-            case "new_client":
-                new_clients.append({key: event[key] for key in ("client", "plateau", "epochs_to_plateau", "accuracy")})
-    protocols = {
-        protocol: {metric: _describe(list(curve.values()), metric) for metric, curve in metrics.items()}
-        for protocol, metrics in curves.items()
+    tally.check_measured()
+    summary: dict[str, Any] = {
+        "rounds": tally.rounds,
+        "protocols": {p: {metric: _described(tally, p, metric) for metric in metrics} for p, metrics in tally.means.items()},
+        "targets": {p: {str(t): _crossings(tally, p, t) for t in tally.targets} for p in tally.means},
+        "rejected": len(tally.rejected),
+        **costs_of(tally),
     }
-    crossings = {
-        protocol: {str(target): _crossings(metrics["accuracy"], target, traffic) for target in targets}
-        for protocol, metrics in curves.items()
-    }
-    summary: dict[str, Any] = {"rounds": rounds, "protocols": protocols, "targets": crossings}
-    summary |= {"bytes": {**totals, "by_kind": dict(by_kind)}, "rejected": rejected, "seconds": seconds}
-    return summary | ({"new_clients": new_clients} if new_clients else {})
+    parts = {"domains": _domains(tally), "classes": {p: list(each.accuracy) for p, each in tally.classes.items()}}
+    return summary | {key: found for key, found in {**parts, "new_clients": tally.new_clients}.items() if found}
 
 
-def crossing(curve: dict[int, float], target: float, running: int = 1) -> int | None:
-    """The first round in which the mean of the last `running` values reaches `target`.
+def costs_of(tally: Tally) -> dict[str, Any]:
+    """Bytes, local work and seconds; no work where the ledger does not tell of any.
 
-    >>> crossing({1: 0.5, 2: 0.9, 3: 0.8}, 0.9), crossing({1: 0.5, 2: 0.9, 3: 0.8}, 0.85, running=2)
-    (2, 3)
+    >>> costs_of(Tally())["bytes"]["up"], "work" in costs_of(Tally())
+    (0, False)
     """
-    rounds, values = list(curve), list(curve.values())
-    for end in range(running, len(values) + 1):
-        if sum(values[end - running : end]) / running >= target:
-            return rounds[end - 1]
-    return None
+    found = {"bytes": _bytes(tally), "seconds": sum(tally.seconds.values())}
+    return found | ({"work": _work(tally)} if tally.work else {})
 
 
-def _count(event: Event, totals: dict[str, int], traffic: dict[int, int]) -> None:
-    direction, payload = event["direction"], event["payload_bytes"]
-    if event["round"] == 0:
-        totals[f"setup_{direction}"] += payload
-    else:
-        totals[direction] += payload
-        totals[f"framed_{direction}"] += event["framed_bytes"]
-        traffic[event["round"]] += payload
-
-
-def _describe(values: list[float], metric: str) -> dict[str, float]:
-    best = min(values) if metric == "loss" else max(values)
+def _described(tally: Tally, protocol: str, metric: str) -> dict[str, float]:
+    """The last value and those of the curve; of a mean over clients, how many, and what it hides."""
+    last, values = tally.last(protocol, metric), list(tally.curve(protocol, metric).values())
+    assert last is not None
     tail = values[-RUNNING:]
-    return {"last": values[-1], "best": best, "mean_of_last_five": sum(tail) / len(tail)}
+    found = {"last": last.value, "best": best_of(values, metric), "mean_of_last_five": sum(tail) / len(tail)}
+    return found | {key: value for key, value in _hidden(last).items() if value is not None}
 
 
-def _crossings(curve: dict[int, float], target: float, traffic: dict[int, int]) -> dict[str, dict[str, int] | None]:
-    def at(round: int | None) -> dict[str, int] | None:
-        return None if round is None else {"round": round, "bytes": sum(n for r, n in traffic.items() if r <= round)}
+def _hidden(last: Mean) -> dict[str, float | None]:
+    return {"clients": last.clients, "worst": last.worst, "worst_tenth": last.worst_tenth, "spread": last.spread}
 
-    return {"first_crossing": at(crossing(curve, target)), "running_mean": at(crossing(curve, target, RUNNING))}
+
+def _crossings(tally: Tally, protocol: str, target: float) -> dict[str, dict[str, int] | None]:
+    found = {"first_crossing": tally.reached(protocol, target), "running_mean": tally.reached(protocol, target, RUNNING)}
+    return {rule: None if at is None else {"round": at.round, "bytes": at.bytes} for rule, at in found.items()}
+
+
+def _bytes(tally: Tally) -> dict[str, Any]:
+    """Payload and framed bytes of the rounds, and apart from them what the setup took."""
+    ways = ("up", "down")
+    found: dict[str, Any] = {way: tally.total(way) for way in ways}
+    found |= {f"framed_{way}": tally.total(way, framed=True) for way in ways}
+    found |= {f"setup_{way}": tally.total(way, setup=True) for way in ways}
+    return {**found, "by_kind": tally.by_kind(), "setup_by_kind": tally.by_kind(setup=True)}
+
+
+def _work(tally: Tally) -> dict[str, Any]:
+    """Gradient steps and samples of training, and apart from them what only was trained to be measured."""
+    parts = {
+        "pretraining": tally.trained(setup=True),
+        "rounds": tally.trained(setup=False),
+        "server": tally.trained(site="server"),
+        "evaluation": tally.trained("evaluation"),
+    }
+    losses = tally.losses() or tally.losses("server")
+    found: dict[str, Any] = {name: {"steps": work.steps, "samples": work.samples} for name, work in parts.items()}
+    return found | ({"last_loss": list(losses.values())[-1]} if losses else {})
+
+
+def _domains(tally: Tally) -> dict[str, dict[str, float]]:
+    found = {p: metrics.get("accuracy", {}) for p, metrics in tally.domains.items()}
+    return {p: {domain: seen.value for domain, seen in domains.items()} for p, domains in found.items() if domains}

@@ -1,19 +1,23 @@
-"""Results as tables: for a terminal, and as CSV, Markdown and LaTeX. Nothing here needs torch."""
+"""The one maker of tables: a Sheet is drawn for a terminal, as Markdown, LaTeX and CSV, and as data for the page.
+
+In a terminal nothing is cut off: a table too wide for it is drawn in parts, each with its first columns. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from rich.markup import escape
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
-from coterie.results.statistics import Contrast, Difference, Estimate, Reach, Run, Standing
+from coterie.results import escaping
+from coterie.results.statistics import Estimate
 
 __all__ = [
     "Cell",
@@ -22,27 +26,44 @@ __all__ = [
     "as_csv",
     "as_latex",
     "as_markdown",
-    "comparison",
-    "formatted",
-    "outcome",
-    "percent",
+    "as_page",
+    "bytes_cell",
+    "estimate_cell",
+    "estimated",
+    "is_share",
+    "number",
+    "number_cell",
+    "points",
+    "seconds_cell",
+    "share",
     "simple",
-    "wide",
 ]
 
+PROSE = 26
+"""Letters from which on a cell is text that may be broken between words."""
+GAP = 2
+"""Columns of a terminal between those of a table."""
 
-class Cell(NamedTuple):
-    """A text, and whether it is the best of its kind."""
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, whether it is the best of its kind, and the plain values behind it: its text where none are given."""
 
     text: str
     best: bool = False
+    values: tuple[Any, ...] = ()
+
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """For a spreadsheet."""
+        return self.values or (self.text,)
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table before it is drawn.
+    """A table before it is drawn. Cells that are no `Cell` are plain values.
 
-    >>> sheet = Sheet("ours", ("method", "accuracy"), ((Cell("fedavg"), Cell("97.1%", best=True)),))
+    >>> sheet = Sheet("ours", ("method", "accuracy"), (("fedavg", Cell("97.1%", best=True)),))
     >>> print(as_markdown([sheet]), end="")
     **ours**
     <BLANKLINE>
@@ -52,12 +73,95 @@ class Sheet:
     """
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
     note: str = ""
+    plain: Sequence[Sequence[str]] = ()
+    """For each column the headings of its plain values, where they differ from what is shown."""
+    keys: int = 1
+    """Leading columns that say what a row is about."""
 
-    def __rich__(self) -> Table:
-        return simple(self.title, self.columns, [[_marked(cell) for cell in row] for row in self.rows], caption=self.note)
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """Every row's."""
+        return [[cell if isinstance(cell, Cell) else Cell(str(cell), values=(cell,)) for cell in row] for row in self.rows]
+
+    def numeric(self, at: int) -> bool:
+        """Whether a column holds numbers."""
+        return bool(self.rows) and all(map(_is_number, (row[at] for row in self.cells)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = _visible(self)
+        if shown.title:
+            yield Text(shown.title, style="bold")
+        for part in _parts(shown, options.max_width):
+            yield _drawn(shown, part)
+        yield Text(f"{shown.note}\n" if shown.note else "", style="dim")
+
+
+def _visible(sheet: Sheet) -> Sheet:
+    """The same for a terminal, which would obey some of what a name may hold."""
+    rows = [[replace(cell, text=escaping.plain(cell.text)) for cell in row] for row in sheet.cells]
+    columns = tuple(map(escaping.plain, sheet.columns))
+    return replace(sheet, title=escaping.plain(sheet.title), columns=columns, rows=rows, note=escaping.plain(sheet.note))
+
+
+def _is_number(cell: Cell) -> bool:
+    return all(value in ("", "-") or (isinstance(value, int | float) and not isinstance(value, bool)) for value in cell.plain)
+
+
+def _parts(sheet: Sheet, width: int) -> Iterator[dict[int, int]]:
+    """The columns of each part and how wide they are, so that every part fits; one that never fits is folded."""
+    least = [_least(sheet, at) for at in range(len(sheet.columns))]
+    keys = list(range(sheet.keys))
+    part: list[int] = []
+    for at in range(sheet.keys, len(sheet.columns)):
+        if part and sum(least[each] + GAP for each in [*keys, *part, at]) - GAP > width:
+            yield _widths(sheet, [*keys, *part], least, width)
+            part = []
+        part.append(at)
+    yield _widths(sheet, [*keys, *part], least, width)
+
+
+def _column(sheet: Sheet, at: int) -> list[str]:
+    return [line for row in sheet.cells for line in row[at].text.split("\n")]
+
+
+def _least(sheet: Sheet, at: int) -> int:
+    """A cell is not broken, text of a sentence is, between words; so is a heading."""
+    words = [*sheet.columns[at].split(), *(word for line in _column(sheet, at) for word in line.split())]
+    whole = max((len(line) for line in _column(sheet, at)), default=0)
+    return max([whole if whole <= PROSE else PROSE, *map(len, words)])
+
+
+def _widths(sheet: Sheet, columns: Sequence[int], least: Sequence[int], width: int) -> dict[int, int]:
+    """What is left over goes to sentences, then to headings."""
+    left = width - sum(least[at] + GAP for at in columns) + GAP
+    widths = {at: least[at] for at in columns}
+    wants = [(at, max(map(len, _column(sheet, at)), default=0)) for at in columns] + [(at, len(sheet.columns[at])) for at in columns]
+    for at, want in wants:
+        more = max(0, min(left, want - widths[at]))
+        widths[at] += more
+        left -= more
+    if left < 0:
+        widest = max(columns, key=lambda at: widths[at])
+        widths[widest] = max(4, widths[widest] + left)
+    return widths
+
+
+def _drawn(sheet: Sheet, widths: Mapping[int, int]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for at, width in widths.items():
+        justify: Any = "right" if sheet.numeric(at) else "left"
+        table.add_column(Text(sheet.columns[at]), width=width, justify=justify, overflow="fold")
+    for row in sheet.cells:
+        table.add_row(*(Text(row[at].text, style="bold" if row[at].best else "") for at in widths))
+    return table
+
+
+def simple(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Sheet:
+    """A plain table."""
+    return Sheet(title, tuple(columns), [tuple(map(str, row)) for row in rows], caption)
 
 
 def amount(size: float) -> str:
@@ -73,120 +177,74 @@ def amount(size: float) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
 
 
-def percent(found: Estimate) -> str:
-    """An accuracy, with its spread over seeds.
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, to be shown in per cent.
 
-    >>> percent(Estimate(0.971, 0.0012, 3)), percent(Estimate(0.971, None, 1))
-    ('97.10% ± 0.12', '97.10%')
+    >>> is_share("accuracy"), is_share("loss")
+    (True, False)
     """
-    return f"{100 * found.mean:.2f}%" + ("" if found.spread is None else f" ± {100 * found.spread:.2f}")
+    return metric in ("accuracy", "top5", "worst", "worst_tenth", "spread")
 
 
-def simple(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
-    """A plain table."""
-    table = Table(*columns, title=title, title_justify="left", caption=caption or None, caption_justify="left")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    return table
+def number(value: float, metric: str = "accuracy") -> str:
+    """A value of a metric as people read it.
+
+    >>> number(0.8939), number(0.25, "loss")
+    ('89.39%', '0.2500')
+    """
+    return f"{100 * value:.2f}%" if is_share(metric) else f"{value:.4f}"
 
 
-def outcome(title: str, summary: Mapping[str, Any]) -> Table:
-    """One run: every protocol's accuracy, and what reaching each target took."""
-    targets = list(next(iter(summary["targets"].values()), {}))
-    rows = []
-    for protocol, metrics in summary["protocols"].items():
-        values = [f"{100 * metrics['accuracy'][key]:.2f}%" for key in ("last", "best", "mean_of_last_five")]
-        crossings = [_crossed(summary["targets"][protocol][target]["first_crossing"]) for target in targets]
-        rows.append([protocol, *values, *crossings])
-    return simple(title, ["protocol", "last", "best", "mean of last 5", *(f"rounds to {_share(t)}" for t in targets)], rows)
+def points(value: float, metric: str = "accuracy") -> str:
+    """A spread, or a difference without its sign: percentage points for shares.
+
+    >>> points(0.0123), points(0.0123, "loss")
+    ('1.23', '0.0123')
+    """
+    return f"{100 * value:.2f}" if is_share(metric) else f"{value:.4f}"
 
 
-def comparison(title: str, found: Contrast) -> list[Sheet]:
-    """A comparison as up to three tables: where every arm stands, what targets took, differences to the baseline."""
-    sheets = [_standings(title, found)]
-    if found.reaches:
-        sheets.append(_targets(found))
-    if found.differences:
-        sheets.append(_differences(found))
-    return sheets
+def estimated(found: Estimate | None, metric: str = "accuracy") -> str:
+    """A mean, with its spread over seeds.
+
+    >>> estimated(Estimate(0.971, 0.0012, 3)), estimated(Estimate(0.971, None, 1)), estimated(None)
+    ('97.10% ± 0.12', '97.10%', '-')
+    """
+    if found is None:
+        return "-"
+    return number(found.mean, metric) + ("" if found.spread is None else f" ± {points(found.spread, metric)}")
 
 
-def _standings(title: str, found: Contrast) -> Sheet:
-    protocols = list(dict.fromkeys(protocol for standing in found.standings for protocol in standing.accuracy))
-    best = {p: max(standing.accuracy[p].mean for standing in found.standings if p in standing.accuracy) for p in protocols}
+def share(target: float) -> str:
+    """A target.
 
-    def row(standing: Standing) -> tuple[Cell, ...]:
-        accuracies = [standing.accuracy.get(protocol) for protocol in protocols]
-        cells = [Cell("-") if a is None else Cell(percent(a), a.mean == best[p]) for p, a in zip(protocols, accuracies, strict=True)]
-        traffic = [Cell(amount(size)) for size in (standing.up, standing.down, standing.setup)]
-        return (Cell(standing.label), *cells, *traffic, Cell(f"{standing.seconds.mean:.1f}"))
-
-    columns = ("method", *protocols, "sent up", "sent down", "setup", "seconds")
-    seeds = max(standing.seconds.seeds for standing in found.standings)
-    spread = "one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
-    return Sheet(title, columns, tuple(map(row, found.standings)), f"last accuracy: {spread}; best in bold")
+    >>> share(0.9)
+    '90%'
+    """
+    return f"{100 * target:.4g}%"
 
 
-def _targets(found: Contrast) -> Sheet:
-    lowest: dict[tuple[str, str], tuple[float, float]] = {}
-    for reach in found.reaches:
-        if reach.rounds and reach.bytes:
-            rounds, sent = lowest.get((reach.protocol, reach.target), (reach.rounds.mean, reach.bytes.mean))
-            lowest[reach.protocol, reach.target] = min(rounds, reach.rounds.mean), min(sent, reach.bytes.mean)
-
-    def row(reach: Reach) -> tuple[Cell, ...]:
-        names = (Cell(reach.protocol), Cell(_share(reach.target)), Cell(reach.label))
-        if reach.rounds is None or reach.bytes is None:
-            words = "not reached" if not reach.reached else f"reached by {reach.reached} of {reach.seeds} seeds"
-            return (*names, Cell(words), Cell("-"), Cell("-"), Cell("-"))
-        rounds, sent = lowest[reach.protocol, reach.target]
-        return (
-            *names,
-            Cell(_rounds(reach.rounds), reach.rounds.mean == rounds),
-            Cell(_times(reach.fewer_rounds)),
-            Cell(amount(reach.bytes.mean), reach.bytes.mean == sent),
-            Cell(_times(reach.fewer_bytes)),
-        )
-
-    columns = ("protocol", "target", "method", "rounds", "fewer rounds", "bytes", "fewer bytes")
-    ordered = sorted(found.reaches, key=lambda reach: (reach.protocol, float(reach.target)))
-    note = f"first crossing; bytes with setup; 'fewer': how many times less than {found.baseline}"
-    return Sheet("rounds and bytes to targets", columns, tuple(map(row, ordered)), note)
+def estimate_cell(found: Estimate | None, metric: str = "accuracy", best: bool = False, more: str = "") -> Cell:
+    """Mean and spread over seeds, and something after them."""
+    values = ("", "") if found is None else (found.mean, "" if found.spread is None else found.spread)
+    return Cell(estimated(found, metric) + more, best, values)
 
 
-def _differences(found: Contrast) -> Sheet:
-    columns = ("method", "protocol", "difference", "95% interval", "")
-    rows = tuple(tuple(map(Cell, _difference(each))) for each in found.differences)
-    note = "percentage points, paired by seed; Student's t, each comparison by itself"
-    return Sheet(f"differences to {found.baseline}", columns, rows, note)
+def number_cell(value: float, metric: str = "accuracy") -> Cell:
+    """One value of a metric."""
+    return Cell(number(value, metric), values=(value,))
 
 
-def _difference(each: Difference) -> tuple[str, ...]:
-    if each.low is None or each.high is None:
-        bounds, words = "-", "one seed: no interval"
-    else:
-        bounds = f"{100 * each.low:+.2f} to {100 * each.high:+.2f}"
-        words = ("higher" if each.mean > 0 else "lower") if each.shown else "no difference shown"
-    return each.label, each.protocol, f"{100 * each.mean:+.2f}", bounds, words
+def bytes_cell(size: float, best: bool = False) -> Cell:
+    """Bytes."""
+    return Cell(amount(size), best, (round(size),))
 
 
-def wide(found: Contrast) -> list[dict[str, Any]]:
-    """A comparison as one flat row of numbers for each arm."""
-    rows: dict[str, dict[str, Any]] = {}
-    for standing in found.standings:
-        row = rows[standing.label] = {"method": standing.label, "seeds": standing.seconds.seeds}
-        for protocol, accuracy in standing.accuracy.items():
-            row |= {f"{protocol} mean": accuracy.mean, f"{protocol} sd": accuracy.spread}
-        row |= {"bytes up": standing.up, "bytes down": standing.down, "bytes setup": standing.setup, "seconds": standing.seconds.mean}
-    for reach in found.reaches:
-        at = f"{reach.protocol} {reach.target}"
-        row = rows[reach.label]
-        row |= {f"rounds to {at}": reach.rounds and reach.rounds.mean, f"bytes to {at}": reach.bytes and reach.bytes.mean}
-        row |= {f"seeds at {at}": reach.reached, f"fewer rounds to {at}": reach.fewer_rounds, f"fewer bytes to {at}": reach.fewer_bytes}
-    for each in found.differences:
-        versus = f"{each.protocol} less {found.baseline}"
-        rows[each.label] |= {versus: each.mean, f"{versus} low": each.low, f"{versus} high": each.high}
-    return list(rows.values())
+def seconds_cell(seconds: float | Estimate) -> Cell:
+    """Seconds, of one run or over seeds: how busy a machine was is in their spread."""
+    if not isinstance(seconds, Estimate):
+        return Cell(f"{seconds:,.1f} s", values=(seconds,))
+    return Cell(f"{seconds.mean:,.1f}" + ("" if seconds.spread is None else f" ± {seconds.spread:.1f}") + " s", values=(seconds.mean,))
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -195,11 +253,32 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     >>> as_csv([{"a": 1}, {"a": 2, "b": None}])
     'a,b\\n1,\\n2,\\n'
     """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return _csv(columns, [[row.get(key) for key in columns] for row in rows])
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(map(escaping.cell, row) for row in (columns, *rows))
     return text.getvalue()
+
+
+def as_page(sheet: Sheet) -> dict[str, Any]:
+    """A table as the page shows it (text, the best marked) and as a spreadsheet wants it (CSV with all digits).
+
+    >>> as_page(Sheet("", ("method", "sent"), [("fedavg", bytes_cell(8000))], plain=[["method"], ["bytes"]]))["csv"]
+    'method,bytes\\nfedavg,8000\\n'
+    """
+    cells = sheet.cells
+    headings = [heading for headings in sheet.plain for heading in headings] if sheet.plain else sheet.columns
+    return {
+        "columns": list(sheet.columns),
+        "rows": [[[cell.text, 1] if cell.best else cell.text for cell in row] for row in cells],
+        "numeric": [sheet.numeric(at) for at in range(len(sheet.columns))],
+        "csv": _csv(headings, ([value for cell in row for value in cell.plain] for row in cells)),
+        "note": sheet.note,
+    }
 
 
 def as_markdown(sheets: Sequence[Sheet]) -> str:
@@ -209,9 +288,10 @@ def as_markdown(sheets: Sequence[Sheet]) -> str:
         return "| " + " | ".join(cells) + " |\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, "**{}**", lambda text: text.replace("|", "\\|")) for cell in row) for row in sheet.rows)
+        body = "".join(line(_bold(cell, "**{}**", escaping.markdown) for cell in row) for row in sheet.cells)
         rule = "|" + "---|" * len(sheet.columns) + "\n"
-        return f"**{sheet.title}**\n\n{line(sheet.columns)}{rule}{body}" + (f"\n{sheet.note}\n" if sheet.note else "")
+        head, note = line(map(escaping.markdown, sheet.columns)), escaping.markdown(sheet.note)
+        return f"**{escaping.markdown(sheet.title)}**\n\n{head}{rule}{body}" + (f"\n{note}\n" if note else "")
 
     return "\n".join(map(drawn, sheets))
 
@@ -223,66 +303,16 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
         return "  " + " & ".join(cells) + r" \\" + "\n"
 
     def drawn(sheet: Sheet) -> str:
-        body = "".join(line(_bold(cell, r"\textbf{{{}}}", _tex) for cell in row) for row in sheet.rows)
-        head = line(map(_tex, sheet.columns))
-        open_, close = rf"\begin{{tabular}}{{{'l' * len(sheet.columns)}}}", r"\end{tabular}"
-        note = f"% {sheet.note}\n" if sheet.note else ""
-        return f"% {sheet.title}\n{note}{open_}\n  \\toprule\n{head}  \\midrule\n{body}  \\bottomrule\n{close}\n"
+        body = "".join(line(_bold(cell, r"\textbf{{{}}}", escaping.latex) for cell in row) for row in sheet.cells)
+        head = line(map(escaping.latex, sheet.columns))
+        form = "".join("r" if sheet.numeric(at) else "l" for at in range(len(sheet.columns)))
+        note = f"% {escaping.latex(sheet.note)}\n" if sheet.note else ""
+        whole = f"\\begin{{tabular}}{{{form}}}\n  \\toprule\n{head}  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}\n"
+        return f"% {escaping.latex(sheet.title)}\n{note}{whole}"
 
     return "\n".join(map(drawn, sheets))
 
 
-def formatted(form: str, sheets: Sequence[Sheet], found: Contrast, runs: Sequence[Run]) -> str:
-    """A comparison in the format that a program or a paper takes: csv, latex, markdown or json."""
-    match form:
-        case "csv":
-            return as_csv(wide(found))
-        case "latex":
-            return as_latex(sheets)
-        case "markdown":
-            return as_markdown(sheets)
-    rows = [{"method": run.label, "seed": run.seed, **run.summary} for run in runs]
-    return json.dumps({**asdict(found), "runs": rows}) + "\n"
-
-
-TEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "#": r"\#",
-    "$": r"\$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "∞": r"$\infty$",
-    ">": "$>$",
-    "<": "$<$",
-}
-
-
-def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, TEX)), lambda found: TEX[found[0]], text)
-
-
-def _bold(cell: Cell, form: str, escaped: Any) -> str:
+def _bold(cell: Cell, form: str, escaped: Callable[[str], str]) -> str:
     text = escaped(cell.text)
     return form.format(text) if cell.best else text
-
-
-def _marked(cell: Cell) -> str:
-    return _bold(cell, "[bold]{}[/bold]", escape)
-
-
-def _share(target: str) -> str:
-    return f"{100 * float(target):g}%"
-
-
-def _rounds(found: Estimate) -> str:
-    return f"{found.mean:.4g}" + ("" if found.spread is None else f" ± {found.spread:.2g}")
-
-
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.1f}×"
-
-
-def _crossed(crossing: Mapping[str, int] | None) -> str:
-    return "not reached" if crossing is None else f"{crossing['round']} ({amount(crossing['bytes'])})"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 from coterie.engines.engine import EVALUATE, Job
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
+from coterie.results.statistics import fairness
 from coterie.running.federation import Coordinator
 from coterie.site import SERVER, Visit
 from coterie.training.score import Scores
 
-__all__ = ["evaluate", "fairness"]
+__all__ = ["evaluate"]
 
 SPAN = 2000
 """Examples of the server's test set in one job; fixed, so that sums do not depend on the number of workers."""
@@ -106,8 +107,8 @@ class _Found:
         means = _mean(list(values.values()))
         about = {"clients": len(values), **mark}
         for metric, value in means.items():
-            fair = fairness([each["accuracy"] for each in values.values()]) if metric == "accuracy" else {}
-            self._write({metric: value}, client=None, **about, **fair)
+            fair = asdict(fairness([each["accuracy"] for each in values.values()])) if metric == "accuracy" else {}
+            self._write({metric: value}, client=None, **{**fair, **about})
         if PROTOCOLS[self._protocol].by_domain:
             self._write_domains(values, mark)
         return means["accuracy"]
@@ -148,13 +149,3 @@ def _sums(fed: Coordinator, client: int, protocol: str) -> ByDomain:
 
 def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {metric: sum(row[metric] for row in rows) / len(rows) for metric in rows[0]}
-
-
-def fairness(values: Sequence[float]) -> dict[str, float]:
-    """How unlike clients fare: the worst, the mean of the worst tenth (at least one), and the standard deviation.
-
-    >>> fairness([0.5, 1.0, 0.75])
-    {'worst': 0.5, 'worst_tenth': 0.5, 'spread': 0.20412414523193154}
-    """
-    order = sorted(values)
-    return {"worst": order[0], "worst_tenth": fmean(order[: max(1, len(order) // 10)]), "spread": pstdev(values)}

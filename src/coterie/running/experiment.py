@@ -14,22 +14,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from coterie.data.compose import draw, join, limit, resize, take, with_random_labels, without_labels
+from coterie.data.compose import draw_rows, join, limit, resize, take, with_random_labels, without_labels
 from coterie.data.folder import data_folder
 from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
 from coterie.data.pool import Partition, Pool
 from coterie.data.sources import SOURCES, Source
-from coterie.engines import Engine, build_engine
+from coterie.engines import Engine, build_engine, known
 from coterie.errors import UserError, nearest
 from coterie.method import Method
 from coterie.methods import METHODS
@@ -38,11 +36,12 @@ from coterie.population import ModelsBy, Plan, Population
 from coterie.protocols import find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
+from coterie.running.files import assign, find, load_toml, parse_override, without_nothing
 from coterie.settings import Count, PositiveShare, ProperShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
 
-__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public", "embedded"]
+__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public"]
 
 Clients = tuple[Whole, ...]
 """By their numbers, from 0."""
@@ -81,7 +80,7 @@ class Data(Section):
 
     def load(self, folder: Path, seed: int) -> Pool:
         """The pool, from files in the data folder."""
-        pools = {source.name: self._shaped(source.load(folder)) for source in self.source}
+        pools = {name: self._shaped(source.load(folder)) for name, source in self._named()}
         pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
         train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
         return pool if train is test is None else limit(pool, train, test, seed)
@@ -91,7 +90,7 @@ class Data(Section):
         if self.validation is None:
             return pool, None
         rows = np.arange(len(pool))
-        held = draw(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
+        held = draw_rows(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
         return take(pool, np.delete(rows, held)), take(pool, held)
 
     def load_public(self, folder: Path, seed: int) -> Pool | None:
@@ -100,6 +99,12 @@ class Data(Section):
             return None
         pool = self._shaped(self.public.source.load(folder))
         return without_labels(limit(pool, self.public.samples, 0, seed))
+
+    def _named(self) -> Iterator[tuple[str, Source]]:
+        """Sources by the names of their domains; of several of one name, each with its number."""
+        names = [source.name for source in self.source]
+        for number, (name, source) in enumerate(zip(names, self.source, strict=True)):
+            yield name if names.count(name) == 1 else f"{name}-{1 + names[:number].count(name)}", source
 
     def _shaped(self, pool: Pool) -> Pool:
         if self.size is None and self.channels is None:
@@ -137,12 +142,14 @@ class NewClients(Section):
 class EngineSettings(Section):
     """Where clients run; never changes a result."""
 
-    name: str = "processes"
+    name: Annotated[str, AfterValidator(known)] = "processes"
     """`processes`, `inline`, or your own as `package.module:Class`."""
     workers: Count | None = None
     """None for one per core."""
     memory_mb: Count = 256
     """Client memories that each worker keeps in RAM; the rest lies on disk."""
+    durable: bool = True
+    """Whether a round waits until its checkpoint is on the disk: a power cut then loses no more than the round in progress."""
     options: dict[str, Any] = Field(default_factory=dict)
     """What an engine of your own is called with."""
 
@@ -175,6 +182,9 @@ class Experiment(Section):
     noisy_labels: Clients = ()
     """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
     method: Annotated[Method, field_of(METHODS, "method")]
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude=True, repr=False)
+    """Settings of methods by name, for the one that is run and for those that it is compared with. What is run is in `method`, so that
+    this decides no result by itself."""
     seed: Whole = 0
     pretraining: Whole = 0
     """Epochs that every client trains its own model alone before it first takes part, in methods whose clients have one."""
@@ -193,7 +203,7 @@ class Experiment(Section):
     def parse(cls, table: Mapping[str, Any]) -> Experiment:
         """From a table, as TOML gives it; a mistake is a `UserError` of one sentence."""
         try:
-            return cls.model_validate_json(json.dumps(table), strict=True)
+            return cls.model_validate_json(json.dumps(_with_own_settings(table)), strict=True)
         except ValidationError as error:
             raise UserError(explain(error, fields=_fields_at(error))) from None
         except TypeError as error:
@@ -202,17 +212,28 @@ class Experiment(Section):
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
         """From a TOML file, or by the name of one that comes with Coterie; `overrides` are like `method.mu=0.01`."""
-        table = tomllib_load(find(path))
+        table = load_toml(find(path))
         for override in overrides:
-            _override(table, override)
+            assign(table, *parse_override(override))
         return cls.parse(table)
 
     def overridden(self, overrides: Mapping[str, Any]) -> Experiment:
         """This experiment with keys given by their paths, like `{"method.mu": 0.01}`; a sub-table keeps its other keys."""
-        table = _without_nothing(self.resolved())
+        table = without_nothing(self.resolved())
         for path, value in overrides.items():
             assign(table, path, value)
-        return Experiment.parse(table)
+        return Experiment.parse({"methods": self.methods, **table})
+
+    def method_named(self, name: str) -> Method:
+        """A method as it is set up here: as the experiment's own, or with the settings that `methods` has for it."""
+        if METHODS.find(name) is type(self.method):
+            return self.method
+        return METHODS.resolve({**self.methods.get(name, {}), "name": name}, f"methods.{name}")
+
+    def with_method(self, method: Method) -> Experiment:
+        """This experiment with another method, evaluated under those of its protocols that the method has a model for."""
+        protocols = tuple(each for each in self.evaluation.protocols if each in method.protocols)
+        return self.replace(method=method, evaluation=self.evaluation.model_copy(update={"protocols": protocols}))
 
     def replace(self, **changes: Any) -> Experiment:
         """This experiment with some of its fields changed, validated again."""
@@ -295,6 +316,10 @@ class Experiment(Section):
             return evaluation_set(self.seed, clients, "all" if self.evaluation.final == "all" else max(named, self.evaluation.final))
         return evaluation_set(self.seed, clients, named)
 
+    def check(self, population: Population) -> None:
+        """Raise a UserError where this experiment does not fit the data of a population, made by it or by one with another method."""
+        self._check(dataclasses.replace(population, plan=self._plan(population.plan.new_clients)))
+
     def _check(self, population: Population) -> None:
         """Impossible combinations, each in a sentence."""
         method, trained = self.method, self.clients_in_training(population.partition)
@@ -338,75 +363,22 @@ def _check_clients(key: str, clients: Clients, among: int) -> None:
             raise UserError(f"{key} = {list(clients)}: there is no client {client}, expected numbers from 0 to {among - 1}")
 
 
-def embedded() -> dict[str, Path]:
-    """The experiments that come with Coterie, by name.
-
-    >>> "digits-two-class" in embedded()
-    True
-    """
-    folder = Path(str(resources.files("coterie"))) / "experiments"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def find(path: str | Path) -> Path:
-    """The file meant: a path, or the name of an embedded experiment."""
-    if Path(path).is_file():
-        return Path(path)
-    known = embedded()
-    if str(path) in known:
-        return known[str(path)]
-    raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), known)}")
+def _with_own_settings(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table in which the method that is run has the settings that `methods` has for it, beneath its own."""
+    methods, own = table.get("methods", {}), table.get("method")
+    own = {"name": own} if isinstance(own, str) else own
+    if not (isinstance(methods, dict) and isinstance(own, dict)):
+        return dict(table)  # which is then found to be wrong
+    _check_methods(methods)
+    return {**table, "method": {**methods.get(own.get("name"), {}), **own}}
 
 
-def tomllib_load(path: Path) -> dict[str, Any]:
-    """A TOML file as a table."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not TOML: {error}") from None
-
-
-def _override(table: dict[str, Any], override: str) -> None:
-    """Apply `a.b=value` to a table; the value is TOML, or else a plain string."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"--set {override}: expected key=value, such as method.mu=0.01")
-    assign(table, key.strip(), toml_value(text))
-
-
-def toml_value(text: str) -> Any:
-    """A value as TOML writes it, or else a plain string.
-
-    >>> toml_value("0.01"), toml_value("fedprox")
-    (0.01, 'fedprox')
-    """
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
-
-
-def assign(table: dict[str, Any], path: str, value: Any) -> None:
-    """Set the key at a dotted path, making tables on the way; a name on the way becomes a table with that name.
-
-    >>> table = {"method": "fedprox"}
-    >>> assign(table, "method.mu", 0.01)
-    >>> table
-    {'method': {'name': 'fedprox', 'mu': 0.01}}
-    """
-    *parents, last = path.split(".")
-    for parent in parents:
-        inner = table.get(parent, {})
-        table[parent] = inner = {"name": inner} if isinstance(inner, str) else inner
-        if not isinstance(inner, dict):
-            raise UserError(f"{path} = {value!r}: '{parent}' is {inner!r}, not a table")
-        table = inner
-    table[last] = value
-
-
-def _without_nothing(table: dict[str, Any]) -> dict[str, Any]:
-    """A table without keys that hold None, which TOML does not have."""
-    return {key: _without_nothing(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+def _check_methods(methods: Mapping[str, Any]) -> None:
+    """Settings of methods are right for all of them, not only for the one that is run."""
+    for name, settings in methods.items():
+        if not isinstance(settings, dict) or "name" in settings:
+            raise UserError(f"methods.{name} = {settings!r}: expected a table of settings, named like the method that they are for")
+        METHODS.resolve({**settings, "name": name}, f"methods.{name}")
 
 
 def _fields_at(error: ValidationError) -> list[str]:

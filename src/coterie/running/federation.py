@@ -57,6 +57,7 @@ class Coordinator(Federation):
         self._cache = ModelCache()
         self._sent = 0
         self._stale: list[Path] = []
+        self._passing: list[Path] = []
         self._open: Replies | None = None
         self.context.live.mkdir(parents=True, exist_ok=True)
         self.begin(0, (), (), ())
@@ -94,6 +95,7 @@ class Coordinator(Federation):
         like: Record | Mapping[int, Record] = EMPTY,
         check: Callable[[Record], str | None] = lambda reply: None,
         clients: Sequence[int] | None = None,
+        keep_guests: bool = False,
     ) -> Replies:
         self.finish()
         self._asked += 1
@@ -104,7 +106,7 @@ class Coordinator(Federation):
         files = self._save_messages(task, message, asked, guests)
         expected = self._expected(like, message, (*asked, *guests))
         jobs = [self._job(task, client, files[client], expected[client]) for client in (*asked, *guests)]
-        delivery = _Delivery(task, jobs, len(asked), expected, check)
+        delivery = _Delivery(task, jobs, len(asked), expected, check, keep_guests)
         self._open = Replies(self._admitted(delivery, set(files.values())), delivery.guests)
         delivery.needed = self._open.needed
         return self._open
@@ -236,15 +238,16 @@ class Coordinator(Federation):
             return
         self.observed[job.client].extend(outcome.observations)
         if outcome.kept not in (None, self.memories.get(job.client)):
-            self._stale.append(memory_file(self.context.folder, job.client, outcome.kept))
+            self._passing.append(memory_file(self.context.folder, job.client, outcome.kept))
         self._guests[job.client] = outcome.kept
-        held = self.held[job.client]
-        reply, wrong = delivery.read(job, outcome.reply, held)
-        wrong = wrong or delivery.rejection(job, reply, self.admission, held)
-        if wrong is not None:
-            self._turn_away(delivery.task, job.client, wrong)
-        else:
-            delivery.guests[job.client] = reply
+        if delivery.keep_guests:
+            held = self.held[job.client]
+            reply, wrong = delivery.read(job, outcome.reply, held)
+            wrong = wrong or delivery.rejection(job, reply, self.admission, held)
+            if wrong is None:
+                delivery.guests[job.client] = reply
+            else:
+                self._turn_away(delivery.task, job.client, wrong)
 
     def _turn_away(self, task: str, guest: int, reason: str) -> None:
         self.reject(task, guest, reason)
@@ -279,11 +282,15 @@ class Coordinator(Federation):
         if version is not None:
             self.memories[client] = version
 
-    def forget(self) -> None:
-        """Remove the memories that newer ones have replaced, and guests'; for when a checkpoint no longer needs them."""
-        for path in self._stale:
-            path.unlink(missing_ok=True)
-        self._stale.clear()
+    def replaced(self) -> list[Path]:
+        """The memories that newer ones have replaced since this was last asked: the last checkpoint may still need them."""
+        stale, self._stale = self._stale, []
+        return stale
+
+    def passing(self) -> list[Path]:
+        """The memories of guests since this was last asked: no checkpoint needs them, and so nobody waits for them to be on the disk."""
+        passing, self._passing = self._passing, []
+        return passing
 
 
 @dataclass
@@ -297,6 +304,7 @@ class _Delivery:
     expected: Mapping[int, Expected]
     """Client -> what its reply must match."""
     check: Check
+    keep_guests: bool
     needed: set[str] = field(default_factory=set)
     """The numbers that a reply must have."""
     guests: dict[int, Record] = field(default_factory=dict)
@@ -307,11 +315,8 @@ class _Delivery:
     def read(self, job: Job, data: bytes, held: int) -> tuple[Record, str | None]:
         """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
         expected = self.expected[job.client]
-        if len(data) > job.limit + FRAMING:
-            return EMPTY, f"it has {len(data):,} bytes, more than the {job.limit:,} allowed (admission.max_mb)"
         try:
-            # LIMITS: decode(data, Limits(bytes=job.limit + FRAMING, entries=expected.entries)), checked before anything is made of it.
-            reply = decode(data)
+            reply = decode(data, expected.limits(job.limit + FRAMING))
             return reply, expected.misfit(reply, held)
         except RecordError as error:
             return EMPTY, str(error)

@@ -25,6 +25,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.data.folder import data_folder
 from coterie.data.hashes import digest_of
 from coterie.data.pool import Pool
@@ -32,7 +34,7 @@ from coterie.data.sources import Source
 from coterie.errors import UserError
 from coterie.running.experiment import Experiment
 
-__all__ = ["code_digest", "continued", "data_digest", "origin", "pretraining_digest", "versions"]
+__all__ = ["code_digest", "continued", "data_digest", "origin", "pretraining_digest", "processor", "versions"]
 
 LENGTH = 12
 """Hexadecimal digits of a digest that people look at."""
@@ -146,6 +148,13 @@ def versions() -> dict[str, str]:
     """What it stands on."""
     packages = {name: metadata.version(name) for name in ("coterie", "torch", "numpy", "scikit-learn")}
     return {**packages, "python": platform.python_version(), "platform": platform.platform()}
+
+
+def processor() -> str:
+    """What bits depend on beside the code: which kernels torch takes on this machine, and the processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
+    return f"{torch.backends.cpu.get_cpu_capability()}, {name}"
 
 
 def _of_modules(modules: Mapping[str, str]) -> str:

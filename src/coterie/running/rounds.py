@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -17,26 +15,22 @@ from typing import Any
 
 import torch
 
+from coterie import durable
 from coterie.engines.engine import Engine, RunContext
-from coterie.engines.worker import memory_file
 from coterie.errors import Interrupted, RunError, UserError
-from coterie.ledger import Ledger, Listener, events
+from coterie.ledger import LEDGER, Ledger, Listener, events
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
-from coterie.record import Record, read, write
+from coterie.record import Record
 from coterie.results.summary import summarise
+from coterie.results.tally import Tally
+from coterie.running.checkpoint import Checkpoints, Latest, digest, latest
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
-from coterie.running.provenance import continued, origin, pretraining_digest, versions
+from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
 
-__all__ = ["Result", "new_folder", "resume", "run", "started"]
-
-CHECKPOINT = "checkpoint.safetensors"
-
-
-LEDGER = "ledger.jsonl"
-
+__all__ = ["LEDGER", "SUMMARY", "Result", "new_folder", "resume", "run", "started"]
 
 SUMMARY = "summary.json"
 
@@ -89,7 +83,7 @@ def run(
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
     >>> result = run(experiment, tempfile.mkdtemp())
     >>> sorted(path.name for path in result.folder.iterdir())
-    ['checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
+    ['checkpoint.previous.safetensors', 'checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
     chosen = engine or experiment.engine.build()
     chosen.warm()
@@ -97,11 +91,18 @@ def run(
     where = new_folder(experiment) if folder is None else Path(folder)
     if where.exists() and any(where.iterdir()):
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
-    where.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(where)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        ledger.write("start", experiment=experiment.resolved(), seed=experiment.seed, **origin(experiment, data), versions=versions())
+        ledger.write(
+            "start",
+            experiment=experiment.resolved(),
+            seed=experiment.seed,
+            **origin(experiment, data),
+            versions=versions(),
+            processor=processor(),
+        )
         ledger.commit()
-        return _go(experiment, population, where, ledger, chosen, None)
+        return _go(experiment, population, where, ledger, chosen, Latest())
 
 
 def resume(
@@ -128,19 +129,17 @@ def resume(
     where = Path(folder)
     experiment = started(where)
     with Ledger(where / LEDGER, callbacks) as ledger:
-        checkpoint = read(where / CHECKPOINT) if (where / CHECKPOINT).exists() else None
-        length = int(checkpoint.number("ledger")) if checkpoint else None
-        over = checkpoint is not None and checkpoint["done"]
+        found = latest(where)
         meant = {"changed_code": changed_code, "changed_data": changed_data}
-        said = {} if over else continued(where / LEDGER, length, experiment, data, **meant)
+        said = {} if found.over else continued(where / LEDGER, found.length, experiment, data, **meant)
         chosen = engine or experiment.engine.build()
         chosen.warm()
         population = _sharing(experiment, experiment.population(data), shared, data)
-        dropped = _cut(where / LEDGER, length)
-        if not over:
-            at = int(checkpoint.number("round")) if checkpoint else 0
-            ledger.write("resume", round=at, dropped_bytes=dropped, **said, versions=versions())
-        return _go(experiment, population, where, ledger, chosen, checkpoint)
+        dropped = ledger.cut(found.length)
+        if not found.over:
+            said |= {"damaged": found.damage} if found.damage else {}
+            ledger.write("resume", round=found.round, dropped_bytes=dropped, **said, versions=versions(), processor=processor())
+        return _go(experiment, population, where, ledger, chosen, found)
 
 
 def _sharing(experiment: Experiment, population: Population, shared: Path | None, data: Path | None) -> Population:
@@ -152,57 +151,59 @@ def _sharing(experiment: Experiment, population: Population, shared: Path | None
 
 
 def started(folder: Path) -> Experiment:
-    """The experiment whose run lies in a folder."""
+    """The experiment whose run lies in a folder; a ledger that is not what it was is found before it is believed."""
+    if (folder / LEDGER).is_file():
+        latest(folder)
     first = next(events(folder / LEDGER), None)
     if first is None or first["event"] != "start":
         raise UserError(f"the ledger in {folder} has no first line to resume from; start again in another folder")
     return Experiment.parse(first["experiment"])
 
 
-def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, checkpoint: Record | None) -> Result:
+def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
     """From the beginning or from a checkpoint to the summary."""
     context = RunContext(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
     clients = tuple(range(experiment.clients_in_training(population.partition)))
     fed = Coordinator(context, engine, ledger, experiment.admission, clients)
     try:
         with _single_thread():
-            if checkpoint is None or not checkpoint["done"]:
+            if not found.over:
                 engine.open(context)
-            state = _rounds(experiment, fed, folder, checkpoint)
+            state = _rounds(experiment, fed, Checkpoints(folder, experiment.engine.durable), found)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what was done is in {folder}. Go on with: coterie run --resume {folder}") from None
     finally:
         engine.close()
         shutil.rmtree(context.live, ignore_errors=True)
-    summary = summarise(events(folder / LEDGER)) | {"digest": _digest(state, fed, folder)}
-    _write_text(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    summary = summarise(Tally.read(folder / LEDGER)) | {"digest": digest(folder, state, fed.memories)}
+    durable.write(folder / SUMMARY, json.dumps(summary, indent=2) + "\n", sync=experiment.engine.durable)
     return Result(folder, summary, state)
 
 
-def _rounds(experiment: Experiment, fed: Coordinator, folder: Path, checkpoint: Record | None) -> Record:
+def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, found: Latest) -> Record:
     """Every round that is left, then the new clients."""
-    method = experiment.method
+    method, checkpoint = experiment.method, found.record
     if checkpoint is None:
         fed.ledger.write("partition", **fed.context.population.describe())
         _count_setup(experiment, fed)
         state, last = method.start(fed), 0
         fed.finish()
-        _save(folder, fed, state, 0, done=False)
+        checkpoints.save(fed, state, 0, done=False)
     else:
-        state, last = checkpoint.group("state"), int(checkpoint.number("round"))
-        fed.memories.update({int(client): str(version) for client, version in checkpoint.group("memories").items()})
-        if checkpoint["done"]:
+        state, last = checkpoint.group("state"), found.round
+        fed.memories.update(found.memories)
+        checkpoints.adopt(found)
+        if found.over:
             return state
-        _sweep(folder, fed)
     reached = bool(checkpoint and checkpoint["reached"])
     while last < experiment.rounds and not reached:
         last += 1
         state, reached = _one_round(experiment, fed, state, last)
         over = reached or last == experiment.rounds
-        _save(folder, fed, state, last, done=over and experiment.new_clients is None, reached=reached)
+        checkpoints.save(fed, state, last, done=over and experiment.new_clients is None, reached=reached)
     if experiment.new_clients is not None:
         _join(experiment, fed, state, last)
-        _save(folder, fed, state, last, done=True, reached=reached)
+        checkpoints.save(fed, state, last, done=True, reached=reached)
     return state
 
 
@@ -261,51 +262,11 @@ def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -
             fed.ledger.write("evaluation", round=round + 1, **found)
 
 
-def _save(folder: Path, fed: Coordinator, state: Record, round: int, *, done: bool, reached: bool = False) -> None:
-    """Put the ledger, then the checkpoint, on disk; only then forget memories that no checkpoint needs."""
-    if done:
-        fed.ledger.write("end", round=round, reached=reached)
-    versions = {str(client): version for client, version in fed.memories.items()}
-    marks = {"round": round, "ledger": fed.ledger.commit(), "done": done, "reached": reached}
-    write(Record({"state": state, "memories": versions, **marks}), folder / CHECKPOINT)
-    fed.forget()
-
-
-def _sweep(folder: Path, fed: Coordinator) -> None:
-    """Remove memories, whole or half-written, of the round that was under way when the run stopped."""
-    kept = {memory_file(folder, client, version) for client, version in fed.memories.items()}
-    for path in (folder / "memory").glob("*"):
-        if path not in kept:
-            path.unlink()
-
-
-def _digest(state: Record, fed: Coordinator, folder: Path) -> str:
-    """SHA-256 of the final state of the server and of every client."""
-    sha = hashlib.sha256(state.digest().encode())
-    for client, version in sorted(fed.memories.items()):
-        sha.update(f"{client}:{read(memory_file(folder, client, version)).digest()}".encode())
-    return sha.hexdigest()
-
-
 def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:
     """A folder for a new run that does not exist yet: name, method, seed, and a number where that is taken."""
     stem = f"{experiment.name}-{experiment.method.name or type(experiment.method).__name__.lower()}-s{experiment.seed}"
     names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
     return next(root / name for name in names if not (root / name).exists())
-
-
-def _cut(path: Path, length: int | None) -> int:
-    """Shorten a ledger to what the checkpoint vouches for (without one: to its first line); how many bytes went."""
-    data = path.read_bytes()
-    keep = data.index(b"\n") + 1 if length is None else length
-    os.truncate(path, keep)
-    return len(data) - keep
-
-
-def _write_text(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Several methods on the same experiment: same data, same partition, same seeds, every byte counted.
 
-An arm is one run of a comparison. Its folder is named by the digest of its experiment and of the code, so what is there is
-reused and what was stopped goes on. Several arms run at once, each in a process of its own with all its clients inline (all
+All arms are checked before the first one starts. What is in an arm's folder is reused, what was stopped there goes on, and what
+`coterie run` has done already is linked. Several arms run at once, each in a process of its own with all its clients inline (all
 engines give the same bits); one at a time, an arm has the experiment's own engine. A process that runs an arm holds a lock on
 its folder, so that two comparisons, or one that was killed and started again at once, never write to the same run.
 """
@@ -9,7 +9,6 @@ its folder, so that two comparisons, or one that was killed and started again at
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import multiprocessing
 import os
@@ -17,7 +16,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,142 +24,130 @@ from typing import Any, TypeAlias
 
 from coterie.engines import Inline
 from coterie.engines.engine import cores
-from coterie.errors import Interrupted, RunError, UserError
+from coterie.errors import CoterieError, Interrupted, RunError, UserError
 from coterie.ledger import Event, Listener, events
-from coterie.method import Method
-from coterie.methods import METHODS
-from coterie.running.experiment import Experiment, toml_value
-from coterie.running.provenance import code_digest
+from coterie.population import Population
+from coterie.running.experiment import Experiment
 from coterie.running.rounds import LEDGER, SUMMARY, resume, run
+from coterie.studies.arms import Arm
 
-__all__ = ["Arm", "Watch", "arm", "arms_of", "compare", "finished", "grid_of"]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One run of a comparison."""
-
-    experiment: Experiment
-    folder: Path
-    label: str
-    """What is compared: the method, and what a grid changed."""
-
-    @property
-    def title(self) -> str:
-        """What a person calls it."""
-        return f"{self.label} seed {self.experiment.seed}"
-
+__all__ = ["Compared", "Watch", "check", "compare", "finished", "reuse"]
 
 Watch: TypeAlias = Callable[[Arm], AbstractContextManager[Sequence[Listener]]]
 """Opens listeners for one arm while it runs."""
+DECIDES_DATA = ("data", "partition", "noisy_labels", "new_clients", "seed")
+"""Keys of an experiment that decide who holds what."""
+PRETRAINED = "pretrained"
+"""The folder, beside the arms, of the models that arms with the same pretraining start from."""
 
 
-def arm(experiment: Experiment, folder: Path, label: str) -> Arm:
-    """An arm in a folder named after what runs in it: the experiment and the code."""
-    name = f"{_name(experiment.method)}-s{experiment.seed}-{experiment.digest()[:8]}-{code_digest(experiment)[:8]}"
-    return Arm(experiment, folder / name, label)
+@dataclass(frozen=True)
+class Compared:
+    """What came of a comparison."""
+
+    arms: Sequence[Arm]
+    """Those that worked, in their order."""
+    summaries: Sequence[dict[str, Any]]
+    """Of each of them."""
+    failed: Mapping[str, str]
+    """The titles of those that failed, and why."""
+    reused: int
+    """How many were there before."""
+
+    def complete(self) -> Compared:
+        """This, or an error that names the arms that failed."""
+        if self.failed:
+            sentences = "; ".join(f"{title}: {reason}" for title, reason in self.failed.items())
+            runs = len(self.arms) + len(self.failed)
+            raise RunError(f"{len(self.failed)} of {runs} runs failed (the same command tries them again): {sentences}")
+        return self
 
 
-def arms_of(
-    experiment: Experiment,
-    methods: Sequence[Any],
-    seeds: Sequence[int],
-    folder: Path,
-    grid: Mapping[str, Sequence[Any]] | None = None,
-) -> list[Arm]:
-    """Every method with every seed, at every point of a grid; `method.key` is for the methods that have such a key.
-
-    >>> experiment = Experiment.load("digits-two-class")
-    >>> arms = arms_of(experiment, ["local", "fedprox"], [0, 1], Path("runs"), {"method.mu": [0.1, 1.0]})
-    >>> [arm.title for arm in arms][:4]
-    ['local seed 0', 'local seed 1', 'fedprox mu=0.1 seed 0', 'fedprox mu=0.1 seed 1']
-    """
-    chosen = [METHODS.resolve(experiment.method if method == _name(experiment.method) else method) for method in methods]
-    _check_grid(grid or {}, chosen)
-    arms: dict[Path, Arm] = {}
-    for method in chosen:
-        base = _offered(experiment, method)
-        for point in _points(grid or {}, method):
-            label = " ".join([_name(method), *(f"{key.rpartition('.')[2]}={_plain(value)}" for key, value in point.items())])
-            at_point = base.overridden(point) if point else base
-            for each in (arm(at_point.replace(seed=seed), folder, label) for seed in seeds):
-                arms.setdefault(each.folder, each)
-    return list(arms.values())
-
-
-def grid_of(axes: Sequence[str]) -> dict[str, list[Any]]:
-    """Axes like `training.batch=10,all` as keys and their values.
-
-    >>> grid_of(["method.mu=0.01,0.1", "training.batch=10,all"])
-    {'method.mu': [0.01, 0.1], 'training.batch': [10, 'all']}
-    """
-    grid = {}
-    for axis in axes:
-        key, equals, text = axis.partition("=")
-        if not (key.strip() and equals and text.strip()):
-            raise UserError(f"--grid {axis}: expected key=value,value, such as method.mu=0.01,0.1")
-        whole = toml_value(f"[{text}]")
-        grid[key.strip()] = whole if isinstance(whole, list) else [toml_value(part) for part in text.split(",") if part.strip()]
-    return grid
-
-
-def compare(
-    arms: Sequence[Arm],
-    watch: Watch,
-    *,
-    data: Path | None = None,
-    jobs: int | None = None,
-) -> list[dict[str, Any]]:
+def compare(arms: Sequence[Arm], watch: Watch, *, data: Path | None = None, jobs: int | None = None) -> Compared:
     """Run what is missing, `jobs` arms at once (by default one a core), go on with what was stopped, reuse what is there.
 
-    Returns the arms' summaries, in their order. An arm that fails does not stop the others; a mistake of the user's does.
+    An arm that cannot work is an error before any has started; one that fails does not stop the others.
     """
-    missing = [each for each in arms if not finished(each)]
+    missing = _missing(arms)
+    check(missing, data)
     at_once = min(jobs or cores(), len(missing))
     failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
-    if failed:
-        sentences = "; ".join(f"{each.title}: {reason}" for each, reason in failed.items())
-        raise RunError(f"{len(failed)} of {len(arms)} runs failed (the same command tries them again): {sentences}")
-    return [json.loads((each.folder / SUMMARY).read_text(encoding="utf-8")) for each in arms]
+    worked = [(each, summary) for each in arms if (summary := _summary(each.folder)) is not None]
+    return Compared([each for each, _ in worked], [summary for _, summary in worked], failed, len(arms) - len(missing))
+
+
+def check(arms: Sequence[Arm], data: Path | None = None) -> None:
+    """Raise a UserError that names the first arm that cannot work with its data; those are loaded once for arms that share them."""
+    alike: dict[str, list[Arm]] = {}
+    for each in arms:
+        table = each.experiment.resolved()
+        alike.setdefault(json.dumps([table[key] for key in DECIDES_DATA], sort_keys=True), []).append(each)
+    for group in alike.values():
+        population: Population | None = None
+        for each in group:
+            try:
+                if population is None:
+                    population = each.experiment.population(data)
+                else:
+                    each.experiment.check(population)
+            except UserError as error:
+                raise UserError(f"{each.title}: {error}") from None
+
+
+def reuse(arms: Sequence[Arm], root: Path) -> None:
+    """Link arms that are not done to finished runs in and below the folders in `root` that have the same experiment, code and data."""
+    missing = {each.digests: each for each in _missing(arms) if not (each.folder / LEDGER).exists()}
+    ledgers = sorted(path for depth in ("*", "*/*") for path in root.glob(f"{depth}/{LEDGER}")) if missing else []
+    for ledger in ledgers:
+        wanted = missing.get(_digests(ledger))
+        if wanted is not None and _summary(ledger.parent) is not None and not _changed(ledger):
+            with suppress(OSError):  # where there are no links, it is run again
+                _link(wanted.folder, ledger.parent)
+                del missing[wanted.digests]
 
 
 def finished(arm: Arm) -> bool:
     """Whether an arm has nothing left to do: its summary is the last thing a run writes."""
-    return (arm.folder / SUMMARY).exists()
+    return _summary(arm.folder) is not None
 
 
-def _name(method: Method) -> str:
-    return method.name or type(method).__name__.lower()
+def _summary(folder: Path) -> dict[str, Any] | None:
+    """The summary in a folder; one that does not parse (a disk that lost it) is none, and is made again."""
+    try:
+        found: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _missing(arms: Sequence[Arm]) -> list[Arm]:
+    """Arms that are not done; what they were linked to and is gone is forgotten."""
+    missing = [each for each in arms if not finished(each)]
+    for each in missing:
+        if each.folder.is_symlink():
+            each.folder.unlink()
+    return missing
 
 
-def _offered(experiment: Experiment, method: Method) -> Experiment:
-    """The experiment with this method, evaluated under those of its protocols that the method has a model for."""
-    settings = experiment.evaluation
-    protocols = tuple(protocol for protocol in settings.protocols if protocol in method.protocols)
-    return experiment.replace(method=method, evaluation=settings.model_copy(update={"protocols": protocols}))
+def _digests(ledger: Path) -> Any:
+    """The digests in a ledger's first line, or nothing that an arm could have."""
+    with suppress(CoterieError, OSError):
+        first = next(events(ledger), {})
+        return tuple(first.get(key) for key in ("digest", "code", "data"))
+    return None
 
 
-def _has(method: Method, key: str) -> bool:
-    """Whether a grid's key is meant for a method: any key but those of other methods."""
-    section, _, rest = key.partition(".")
-    return section != "method" or rest.partition(".")[0] in {field.name for field in fields(method)}  # type: ignore[arg-type]
+def _changed(ledger: Path) -> bool:
+    """Whether a run went on with other code or data than it was begun with, or nobody can tell."""
+    try:
+        return any(event.get("changed_code") or event.get("changed_data") for event in events(ledger) if event["event"] == "resume")
+    except CoterieError:
+        return True
 
 
-def _check_grid(grid: Mapping[str, Sequence[Any]], methods: Sequence[Method]) -> None:
-    for key in grid:
-        if key in ("method", "seed"):
-            raise UserError(f"--grid {key}=...: a comparison has --{key}s for that")
-        if not any(_has(method, key) for method in methods):
-            raise UserError(f"--grid {key}=...: none of {', '.join(_name(method) for method in methods)} has such a key")
-
-
-def _points(grid: Mapping[str, Sequence[Any]], method: Method) -> Iterator[dict[str, Any]]:
-    axes = {key: values for key, values in grid.items() if _has(method, key)}
-    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+def _link(folder: Path, target: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(os.path.relpath(target.absolute(), folder.parent.absolute()), target_is_directory=True)
 
 
 class _ArmRunner:
@@ -172,9 +159,9 @@ class _ArmRunner:
         # What every arm would import for itself: torch's optimisers want _dynamo, data sources want scikit-learn.
         self._context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "coterie.studies.compare"])
         self._running: dict[Connection, _Running] = {}
-        self._failed: dict[Arm, str] = {}
+        self._failed: dict[str, str] = {}
 
-    def work(self, arms: Sequence[Arm], at_once: int) -> dict[Arm, str]:
+    def work(self, arms: Sequence[Arm], at_once: int) -> dict[str, str]:
         """Run arms until none is left; those that failed, and why."""
         queue = list(arms)
         try:
@@ -211,14 +198,11 @@ class _ArmRunner:
         except (EOFError, OSError):
             self._end(pipe)
             return
-        match event["event"]:
-            case "mistake":
-                raise UserError(event["reason"])
-            case "failure":
-                self._failed[running.arm] = event["reason"]
-            case _:
-                for listener in running.listeners:
-                    listener(event)
+        if event["event"] == "failure":
+            self._failed[running.arm.title] = event["reason"]
+            return
+        for listener in running.listeners:
+            listener(event)
 
     def _end(self, pipe: Connection) -> None:
         running = self._running.pop(pipe)
@@ -226,7 +210,7 @@ class _ArmRunner:
         running.stack.close()
         pipe.close()
         if not finished(running.arm):
-            self._failed.setdefault(running.arm, f"its process died (exit code {running.process.exitcode}); out of memory?")
+            self._failed.setdefault(running.arm.title, f"its process died (exit code {running.process.exitcode}); out of memory?")
 
 
 @dataclass(eq=False)
@@ -246,25 +230,23 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
 
     try:
         with _locked(folder):
-            if not (folder / SUMMARY).exists():
+            if _summary(folder) is None:
                 _run_or_resume(Experiment.parse(table), folder, data, alone, tell)
     except BrokenPipeError:  # the parent is gone
         os._exit(1)
-    except UserError as error:
-        tell({"event": "mistake", "reason": str(error)})
-    except RunError as error:
+    except CoterieError as error:
         tell({"event": "failure", "reason": str(error)})
     except Exception:
         tell({"event": "failure", "reason": traceback.format_exc()})
 
 
 def _run_or_resume(experiment: Experiment, folder: Path, data: Path | None, alone: bool, listener: Listener) -> None:
-    ledger, engine = folder / LEDGER, None if alone else Inline()
+    ledger, engine, shared = folder / LEDGER, None if alone else Inline(), folder.parent / PRETRAINED
     if ledger.exists() and next(events(ledger), None) is not None:
-        resume(folder, data=data, callbacks=[listener], engine=engine)
+        resume(folder, data=data, callbacks=[listener], engine=engine, shared=shared)
     else:  # killed before its first line was on disk, if ever begun
         ledger.unlink(missing_ok=True)
-        run(experiment, folder, data=data, callbacks=[listener], engine=engine)
+        run(experiment, folder, data=data, callbacks=[listener], engine=engine, shared=shared)
 
 
 @contextmanager

@@ -1,205 +1,48 @@
-"""A paper's table, run again: our number beside the paper's, with what differs, and a verdict for each of its claims.
-
-A recipe is data, a TOML file: tables of rows and columns whose cells are experiments (one base, and changes that apply to some
-tables, rows or columns), the paper's numbers, claims as comparisons between cells, and scales with what differs from the paper.
-"""
+"""A paper's table, run again: our number beside the paper's, with what differs, and a verdict for each of its claims."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
-
+from coterie import durable
 from coterie.errors import UserError, nearest
 from coterie.ledger import events
 from coterie.results.statistics import Estimate, estimate
-from coterie.results.tables import Cell, Sheet, as_markdown, percent
-from coterie.running.experiment import Experiment, Section, assign, find, tomllib_load
+from coterie.results.tables import Cell, Sheet, as_markdown, estimated
 from coterie.running.rounds import LEDGER
-from coterie.settings import ProperShare, Whole, explain
-from coterie.studies.compare import Arm, Watch, arm, compare
+from coterie.studies.arms import Arm, arm
+from coterie.studies.compare import Watch, compare
+from coterie.studies.recipe import (
+    ACCURACIES,
+    CellPlan,
+    Claim,
+    Comparison,
+    Key,
+    Measure,
+    Recipe,
+    TableOfPaper,
+    cells_of,
+    key_of,
+)
 
-__all__ = ["Found", "Key", "Recipe", "Reproduction", "Verdict", "arms_for", "cells_of", "judge", "recipes", "reproduce"]
+__all__ = ["Judged", "Measured", "Reproduction", "Verdict", "arms_for", "judge", "reproduce"]
 
-Measure = Literal["rounds", "last", "best", "new_client epochs", "new_client accuracy"]
-ACCURACIES = ("last", "best", "new_client accuracy")
-"""Measures that are shares of 1."""
-Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here"]
-
-
-class Key(NamedTuple):
-    """Names a cell; written `table / row / column` in a claim."""
-
-    table: str
-    row: str
-    column: str
-
-    def __str__(self) -> str:
-        return " / ".join(self)
+Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here", "not judged"]
 
 
-class Change(Section):
-    """What is set in some cells: those of a table, a row, a column, or all."""
-
-    table: str | None = None
-    row: str | None = None
-    column: str | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the experiment, as in its file."""
-    target: ProperShare | None = None
-    """The accuracy whose first crossing is the cell's number of rounds."""
-    measure: Measure | None = None
-    """The first round at the target, the last or best accuracy, the new clients' epochs until they are near their plateau, or their
-    mean accuracy after some epochs."""
-    epoch: Whole | None = None
-    """After which epoch new clients' accuracy is taken; 0 is before any."""
-    protocol: str | None = None
-    """One of those that the experiment lists, or else the only one."""
-    skip: bool = False
-
-    def concerns(self, key: Key) -> bool:
-        """Whether it applies to a cell."""
-        wanted = (self.table, self.row, self.column)
-        return all(name is None or name == own for name, own in zip(wanted, key, strict=True))
-
-
-class Row(Section):
-    """A row of a table, and the paper's numbers in it, a column each ('-' where we have none); accuracies as shares of 1."""
-
-    name: str
-    paper: tuple[float | Literal["-"], ...] = ()
-
-
-class Block(Section):
-    """A table."""
-
-    name: str
-    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
-
-
-class Comparison(Section):
-    """`left relation factor * right`, between two cells, or a cell and a number."""
-
-    left: str
-    relation: Literal["<", ">"]
-    right: str | float
-    factor: float = 1.0
-
-
-class Claim(Section):
-    """What the paper says, and the comparisons that it comes to."""
-
-    text: str
-    comparisons: tuple[Comparison, ...] = ()
-    untestable: str = ""
-    """Why it cannot be tested, where it cannot."""
-
-
-class Scale(Section):
-    """How large it is run."""
-
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
-    takes: str
-    """How long, and on what."""
-    differs: tuple[str, ...] = ()
-    """What is not as in the paper."""
-    changes: tuple[Change, ...] = ()
-
-
-class Recipe(Section):
-    """A table of a paper, ready to be run.
-
-    >>> recipes()["mcmahan-table2"].name
-    'mcmahan-table2.toml'
-    >>> recipe = Recipe.load("mcmahan-table2")
-    >>> [block.name for block in recipe.tables], sorted(recipe.scales)
-    (['CNN', '2NN'], ['laptop', 'paper', 'smoke'])
-    """
-
-    name: str
-    """By which it is called."""
-    title: str
-    paper: str
-    """The citation."""
-    numbers: str
-    """Where the paper's numbers were taken from and how they were checked."""
-    experiment: str | dict[str, Any]
-    """What all cells share: the name of an experiment, or one."""
-    columns: Annotated[tuple[str, ...], Field(min_length=1)]
-    tables: Annotated[tuple[Block, ...], Field(min_length=1)]
-    changes: tuple[Change, ...]
-    scales: dict[str, Scale]
-    claims: tuple[Claim, ...]
-
-    @classmethod
-    def load(cls, name: str) -> Recipe:
-        """By the name of one that comes with Coterie, or from a file."""
-        known = recipes()
-        path = Path(name) if Path(name).is_file() else known.get(name)
-        if path is None:
-            raise UserError(f"recipe '{name}' is neither a file nor the name of one: {nearest(name, known)}")
-        try:
-            recipe = cls.model_validate_json(json.dumps({"name": path.stem, **tomllib_load(path)}))
-        except ValidationError as error:
-            raise UserError(f"{path}: {explain(error, fields=cls.model_fields)}") from None
-        recipe.check()
-        return recipe
-
-    def numbered(self) -> Iterator[tuple[Key, float | None]]:
-        """Every cell and the paper's number in it."""
-        for block in self.tables:
-            for row in block.rows:
-                numbers = row.paper or ("-",) * len(self.columns)
-                for column, number in zip(self.columns, numbers, strict=True):
-                    yield Key(block.name, row.name, column), None if isinstance(number, str) else number
-
-    def measure_of(self, key: Key) -> Measure | None:
-        """What a cell measures at every scale, whether or not it is run."""
-        found: Measure | None = _last([change for change in self.changes if change.concerns(key)], "measure")
-        return found
-
-    def check(self) -> None:
-        """Names in changes and claims are names of tables, rows, columns and cells."""
-        if any(len(row.paper) not in (0, len(self.columns)) for block in self.tables for row in block.rows):
-            raise UserError(f"a row's paper = [...] needs a number, or '-', for each of the {len(self.columns)} columns")
-        known = dict(self.numbered())
-        for claim in self.claims:
-            for side in (side for each in claim.comparisons for side in (each.left, each.right)):
-                if isinstance(side, str) and _key(side) not in known:
-                    raise UserError(f"claim '{claim.text}': '{side}' is no cell, {nearest(side, map(str, known))}")
-        for change in (*self.changes, *(change for scale in self.scales.values() for change in scale.changes)):
-            if not any(change.concerns(key) for key in known):
-                raise UserError(f"a change is for no cell: table = {change.table!r}, row = {change.row!r}, column = {change.column!r}")
-
-
-def recipes() -> dict[str, Path]:
-    """The recipes that come with Coterie, by name."""
-    folder = Path(str(resources.files("coterie.studies"))) / "recipes"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+SMOKE = "smoke"
+"""The scale that only shows that a recipe runs: too small for a verdict on any claim."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A cell before it is run."""
-
-    experiment: Experiment
-    measure: Measure
-    protocol: str
-    target: float | None
-    epoch: int | None
-
-
-@dataclass(frozen=True)
-class Found:
+class Measured:
     """A cell after it was run: a value for each seed; None where the target was not reached in `rounds`."""
 
     paper: float | None
@@ -220,13 +63,13 @@ class Found:
         low = mean(self.rounds if value is None else value for value in self.values)
         return low, math.inf if None in self.values else low
 
-    def at(self, seed: int) -> Found:
+    def at(self, seed: int) -> Measured:
         """As if there were only one seed, the one at a position."""
-        return Found(self.paper, self.measure, (self.values[seed],), self.rounds, self.target)
+        return Measured(self.paper, self.measure, (self.values[seed],), self.rounds, self.target)
 
     def __str__(self) -> str:
         if self.measure in ACCURACIES:
-            return "-" if self.estimate is None else percent(self.estimate)
+            return estimated(self.estimate)
         if self.estimate is None:
             return f">{self.bounds[0]:.0f}"
         return f"{self.estimate.mean:.4g}" + ("" if self.estimate.spread is None else f" ± {self.estimate.spread:.2g}")
@@ -249,7 +92,7 @@ class Reproduction:
 
     recipe: Recipe
     scale: str
-    cells: Mapping[Key, Found]
+    cells: Mapping[Key, Measured]
     judged: Sequence[Judged]
     about: Mapping[str, Any]
     """Command, date, versions, digest of the code, seconds."""
@@ -287,53 +130,47 @@ class Reproduction:
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
-        from coterie.results.report.style import save, styled
+        from coterie.style import save_figure, styled
 
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
-            save(figure_of(self.table()), folder, "result", ("svg", "png"))
-        (folder / "result.json").write_text(json.dumps(self.table(), indent=2) + "\n", encoding="utf-8")
-        (folder / "result.md").write_text(self.markdown(), encoding="utf-8")
+            save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
+        durable.write(folder / "result.json", json.dumps(self.table(), indent=2) + "\n")
+        durable.write(folder / "result.md", self.markdown())
 
 
 def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None) -> Reproduction:
     """Run every cell of a recipe with every seed, reusing what is there, and judge its claims."""
-    arms = arms_for(recipe, scale, runs)
-    found = {each.folder: summary for each, summary in zip(arms, compare(arms, watch, data=data, jobs=jobs), strict=True)}
+    arms = arms_for(recipe, scale, runs, data)
+    summaries = compare(arms, watch, data=data, jobs=jobs).complete().summaries
+    found = {each.folder: summary for each, summary in zip(arms, summaries, strict=True)}
     paper = dict(recipe.numbered())
     cells = {}
     for key, plan in cells_of(recipe, scale):
-        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan)]
+        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan, data)]
         cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
     about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    return Reproduction(recipe, scale, cells, [judge(claim, cells) for claim in recipe.claims], about)
+    judged = [_not_judged(claim) if scale == SMOKE and claim.comparisons else judge(claim, cells) for claim in recipe.claims]
+    return Reproduction(recipe, scale, cells, judged, about)
 
 
-def arms_for(recipe: Recipe, scale: str, runs: Path) -> list[Arm]:
+def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
     """The runs that a scale needs, each once."""
     if scale not in recipe.scales:
         raise UserError(f"recipe '{recipe.name}' has no scale '{scale}': {nearest(scale, recipe.scales)}")
-    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan))
+    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan, data))
     return list({each.folder: each for each in arms}.values())
 
 
-def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: Plan) -> list[Arm]:
-    return [arm(plan.experiment.replace(seed=seed), runs, str(key)) for seed in recipe.scales[scale].seeds]
+def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: CellPlan, data: Path | None) -> list[Arm]:
+    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in recipe.scales[scale].seeds]
 
 
-def cells_of(recipe: Recipe, scale: str) -> Iterator[tuple[Key, Plan]]:
-    """The cells that a scale runs, with the experiment of each."""
-    base = tomllib_load(find(recipe.experiment)) if isinstance(recipe.experiment, str) else recipe.experiment
-    for key, _ in recipe.numbered():
-        changes = [change for change in (*recipe.changes, *recipe.scales[scale].changes) if change.concerns(key)]
-        if not any(change.skip for change in changes):
-            yield key, _plan(base, changes)
-
-
-def judge(claim: Claim, cells: Mapping[Key, Found]) -> Judged:
+def judge(claim: Claim, cells: Mapping[Key, Measured]) -> Judged:
     """A claim holds if all its comparisons do, in part if some do; what is not known speaks for neither.
 
-    >>> cells = {Key("t", "a", "c"): Found(20, "rounds", (19.0, 23.0), 99), Key("t", "b", "c"): Found(626, "rounds", (None, 80.0), 99)}
+    >>> ours, theirs = Measured(20, "rounds", (19.0, 23.0), 99), Measured(626, "rounds", (None, 80.0), 99)
+    >>> cells = {Key("t", "a", "c"): ours, Key("t", "b", "c"): theirs}
     >>> comparison = Comparison(left="t / a / c", relation="<", right="t / b / c", factor=0.5)
     >>> judged = judge(Claim(text="a needs less than half", comparisons=(comparison,)), cells)
     >>> judged.verdict, judged.agreeing
@@ -352,7 +189,11 @@ def judge(claim: Claim, cells: Mapping[Key, Found]) -> Judged:
     return Judged(claim, verdict, found, tuple(sum(_holds(each, one) is True for one in alone) for each in claim.comparisons))
 
 
-def _holds(comparison: Comparison, cells: Mapping[Key, Found]) -> bool | None:
+def _not_judged(claim: Claim) -> Judged:
+    return Judged(claim, "not judged", (), ())
+
+
+def _holds(comparison: Comparison, cells: Mapping[Key, Measured]) -> bool | None:
     """Whether it holds for the means over seeds; None where a cell is missing or a bound leaves it open."""
     sides = [_bounds(side, cells) for side in (comparison.left, comparison.right)]
     if sides[0] is None or sides[1] is None:
@@ -364,63 +205,24 @@ def _holds(comparison: Comparison, cells: Mapping[Key, Found]) -> bool | None:
     return False if low >= above else None
 
 
-def _bounds(side: str | float, cells: Mapping[Key, Found]) -> tuple[float, float] | None:
+def _bounds(side: str | float, cells: Mapping[Key, Measured]) -> tuple[float, float] | None:
     if not isinstance(side, str):
         return side, side
-    found = cells.get(_key(side))
+    found = cells.get(key_of(side))
     return None if found is None else found.bounds
 
 
-def _key(text: str) -> Key:
-    parts = [part.strip() for part in text.split(" / ")]
-    return Key(*parts) if len(parts) == 3 else Key(text, "", "")
+def _found(plan: CellPlan, paper: float | None, summaries: Sequence[Mapping[str, Any]]) -> Measured:
+    return Measured(paper, plan.measure, tuple(_value(plan, summary) for summary in summaries), plan.experiment.rounds, plan.target)
 
 
-def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> Plan:
-    table = copy.deepcopy(dict(base))
-    for change in changes:
-        for path, value in _leaves(change.set):
-            assign(table, path, copy.deepcopy(value))  # a later change may reach into it
-    measure, protocol, target, epoch = (_last(changes, name) for name in ("measure", "protocol", "target", "epoch"))
-    needed = {"rounds": target, "new_client accuracy": epoch}.get(measure, measure)
-    if protocol is None or needed is None:
-        raise UserError(
-            "a recipe's changes give every cell a measure, a protocol and, for rounds, a target, for new client accuracy, an epoch"
-        )
-    evaluation = table.get("evaluation", {})
-    stops = measure == "rounds" and target not in evaluation.get("targets", ())  # one that is listed is passed, not stopped at
-    if stops or protocol not in evaluation.get("protocols", ()):  # cells under protocols that are listed share a run
-        assign(table, "evaluation.protocols", [protocol])
-    if stops:
-        assign(table, "evaluation.targets", [target])
-        assign(table, "evaluation.stop_at", target)
-    return Plan(Experiment.parse(table), measure, protocol, target, epoch)
-
-
-def _last(changes: Sequence[Change], name: str) -> Any:
-    return next((value for change in reversed(changes) if (value := getattr(change, name)) is not None), None)
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths and values; a table with a name is a value."""
-    for key, value in table.items():
-        if isinstance(value, dict) and "name" not in value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _found(plan: Plan, paper: float | None, summaries: Sequence[Mapping[str, Any]]) -> Found:
-    return Found(paper, plan.measure, tuple(_value(plan, summary) for summary in summaries), plan.experiment.rounds, plan.target)
-
-
-def _value(plan: Plan, summary: Mapping[str, Any]) -> float | None:
+def _value(plan: CellPlan, summary: Mapping[str, Any]) -> float | None:
     if plan.measure == "rounds":
         crossing = summary["targets"][plan.protocol][str(plan.target)]["first_crossing"]
         return None if crossing is None else float(crossing["round"])
-    if plan.measure == "new_client epochs":
+    if plan.measure == "new client epochs":
         return float(mean(new_client["epochs_to_plateau"] for new_client in summary["new_clients"]))
-    if plan.measure == "new_client accuracy":
+    if plan.measure == "new client accuracy":
         return float(mean(new_client["accuracy"][plan.epoch] for new_client in summary["new_clients"]))
     return float(summary["protocols"][plan.protocol]["accuracy"][plan.measure])
 
@@ -432,7 +234,7 @@ def _about(arms: Sequence[Arm], summaries: Sequence[Mapping[str, Any]]) -> dict[
     return {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "code": first["code"], "seconds on one core": seconds}
 
 
-def _sheet(result: Reproduction, block: Block, seeds: int) -> Sheet:
+def _sheet(result: Reproduction, block: TableOfPaper, seeds: int) -> Sheet:
     """One table of the paper: for each column the paper's number and ours; rounds with how many times fewer than the first row."""
     rows = []
     for row in block.rows:
@@ -461,7 +263,7 @@ def _paper(result: Reproduction, key: Key, first: Key) -> str:
     return f"{number:.0f}" + (f" ({reference / number:.1f}×)" if reference and key != first else "")
 
 
-def _ours(cells: Mapping[Key, Found], key: Key, first: Key) -> str:
+def _ours(cells: Mapping[Key, Measured], key: Key, first: Key) -> str:
     found, reference = cells.get(key), cells.get(first)
     if found is None:
         return "not run"
@@ -477,6 +279,8 @@ def _verdicts(judged: Sequence[Judged], seeds: int) -> Sheet:
 
 
 def _detail(each: Judged, seeds: int) -> str:
+    if each.verdict == "not judged":
+        return "smoke scale only shows that the recipe runs"
     if not each.comparisons:
         return each.claim.untestable
     holds, open_ = each.comparisons.count(True), each.comparisons.count(None)

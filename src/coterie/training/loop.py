@@ -30,7 +30,17 @@ Frozen: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training gives back."""
+    """What training gives back.
+
+    >>> from coterie.testing import small_experiment
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> from coterie.site import ModelCache
+    >>> from coterie.training.objectives import CrossEntropy
+    >>> site = small_experiment(FedAvg()).population().site(0, 1, ModelCache())
+    >>> fitted = site.fit(site.fresh(), CrossEntropy())
+    >>> fitted.samples == 2 * len(site.train), fitted.lr  # two epochs
+    (True, 0.1)
+    """
 
     params: Record
     """The whole state of the network: parameters and buffers."""
@@ -233,7 +243,12 @@ def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Trai
 
 
 def frozen(model: nn.Module, params: Record, output: Output = lambda net, x: net(x)) -> Frozen:
-    """A network that only looks: its output under `params`, in evaluation mode, without gradients."""
+    """A network that only looks: its output under `params`, in evaluation mode, without gradients.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> frozen(net, Record(weight=torch.ones(1, 2)))(torch.ones(1, 2)).tolist()
+    [[2.0]]
+    """
     model.load_state_dict(params.tensors)
     model.eval()
 
@@ -245,5 +260,13 @@ def frozen(model: nn.Module, params: Record, output: Output = lambda net, x: net
 
 
 def outputs_of(run: Frozen, data: Samples) -> Tensor:
-    """The outputs of a frozen function over all of `data`, in order."""
+    """The outputs of a frozen function over all of `data`, in order.
+
+    >>> from coterie.testing import small_experiment
+    >>> from coterie.methods.fedavg import FedAvg
+    >>> from coterie.site import ModelCache
+    >>> site = small_experiment(FedAvg()).population().site(0, 1, ModelCache())
+    >>> len(outputs_of(lambda x: x.sum(dim=(1, 2, 3)), site.train)) == len(site.train)
+    True
+    """
     return torch.cat([run(x) for x, _ in data.batches(EVALUATION_BATCH)])

@@ -21,7 +21,11 @@ __all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_
 
 @dataclass
 class Step:
-    """What an objective sees of one batch."""
+    """What an objective sees of one batch.
+
+    >>> Step(nn.Linear(2, 3), torch.zeros(4, 2), torch.zeros(4), start={}).logits.shape
+    torch.Size([4, 3])
+    """
 
     model: nn.Module
     x: Tensor
@@ -137,7 +141,12 @@ def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Distillation(Objective):
-    """The divergence of the logits from those of a teacher, found among the frozen outputs by its name."""
+    """The divergence of the logits from those of a teacher, found among the frozen outputs by its name.
+
+    >>> alike = Step(nn.Identity(), torch.zeros(1, 2), torch.zeros(1), start={}, frozen={"teacher": torch.ones(1, 2)})
+    >>> Distillation("teacher")(alike).item()  # a shift of all logits changes nothing
+    0.0
+    """
 
     teacher: str
 

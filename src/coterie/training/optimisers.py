@@ -48,8 +48,8 @@ class Optimiser(Spec):
 class Sgd(Optimiser):
     """Stochastic gradient descent.
 
-    >>> Sgd(lr=0.05, momentum=0.9).momentum
-    0.9
+    >>> OPTIMISERS.resolve({"name": "sgd", "momentum": 0.9})
+    Sgd(lr=0.1, weight_decay=0.0, momentum=0.9, nesterov=False)
     """
 
     name: ClassVar[str] = "sgd"

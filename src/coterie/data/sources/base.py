@@ -8,8 +8,9 @@ to lie in the data folder; the pool's `note` then says that it is a part.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from coterie.data.sources.blocks import build, npz_counts, read_npz
 from coterie.errors import UserError
 from coterie.settings import Spec, spec
 
-__all__ = ["File", "Found", "Parted", "Source"]
+__all__ = ["File", "Found", "Parted", "Source", "matches"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,19 @@ class File:
         ({'a.gz': 'md5:0'}, {'a/b': 'md5:1'})
         """
         return self.unpacks or {self.path: self.checksum}
+
+
+def matches(path: Path, checksum: str) -> bool:
+    """Whether a file is there with this checksum.
+
+    >>> matches(Path("nowhere"), "md5:0")
+    False
+    """
+    algorithm, _, known = checksum.partition(":")
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest() == known.lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +153,14 @@ class Source(Spec):
         candidates = self.candidates(folder)
         begun = next((paths for paths in candidates if any(path.is_file() for path in paths)), candidates[0])
         return next(path for path in begun if not path.is_file())
+
+    def check(self, paths: Sequence[Path]) -> None:
+        """Compare those of these files whose checksums are published with them."""
+        known = {leaf: checksum for file in self.files for leaf, checksum in file.leaves.items()}
+        for path in paths:
+            checksum = known.get("/".join(path.parts[-2:]))
+            if checksum is not None and not matches(path, checksum):
+                raise UserError(f"{path} has a wrong checksum: run `coterie data fetch {self.name}`")
 
     @classmethod
     def advice(cls) -> str:

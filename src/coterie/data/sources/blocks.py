@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import math
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +16,14 @@ from numpy.typing import NDArray
 from coterie.data.pool import Pool, Rows
 from coterie.errors import UserError
 
-__all__ = ["Block", "block", "build", "channels_first", "npz_counts", "open_npz", "read_npz", "reading"]
+__all__ = ["Block", "block", "build", "channels_first", "npz_counts", "open_npz", "read_all", "read_bytes", "read_npz", "reading"]
+
+
+LARGEST = 8 * 2**30
+"""Bytes that one file may hold once it is unpacked."""
+CHUNK = 1 << 20
+CLASSES = 100_000
+"""Labels are numbers of classes, and a network has an output for each."""
 
 
 class Block(NamedTuple):
@@ -74,11 +84,51 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is truncated or damaged: {str(error) or type(error).__name__}") from None
 
 
+def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
+    """A file's bytes, if there are not too many."""
+    with path.open("rb") as stream:
+        return read_all(stream, largest)
+
+
+def read_all(stream: io.BufferedIOBase, largest: int) -> bytes:
+    """What a stream holds, if that is not too much: a few bytes can unpack to as many as one likes.
+
+    >>> import io
+    >>> read_all(io.BytesIO(b"12345"), 4)
+    Traceback (most recent call last):
+    ...
+    ValueError: it holds more than the 4 bytes allowed
+    """
+    data = bytearray()
+    while chunk := stream.read(CHUNK):  # piece by piece: a promise of gigabytes costs nothing until it is kept
+        data += chunk
+        if len(data) > largest:
+            raise ValueError(f"it holds more than the {largest:,} bytes allowed")
+    return bytes(data)
+
+
 @contextmanager
 def open_npz(path: Path) -> Iterator[Any]:
     """The arrays of a `.npz`, each read when it is asked for; the file is closed even where numpy fails to read it."""
-    with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        yield arrays
+    with reading(path), path.open("rb") as stream:
+        with zipfile.ZipFile(stream) as parts:
+            if sum(each.file_size for each in parts.infolist()) > LARGEST:
+                raise ValueError(f"it holds more than the {LARGEST:,} bytes allowed")
+            for each in parts.infolist():
+                _check_header(parts, each)
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as arrays:
+            yield arrays
+
+
+def _check_header(parts: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
+    """An array whose header promises more than there is would be given its memory before that is noticed."""
+    with parts.open(part) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, _, kind = read(stream)
+        if math.prod(shape) * kind.itemsize > part.file_size or min(shape, default=0) < 0:
+            raise ValueError(f"{part.filename} has the shape {shape} but {part.file_size:,} bytes")
 
 
 def npz_counts(path: Path) -> tuple[int, int]:
@@ -102,6 +152,8 @@ def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tu
             raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number per image")
     if classes is None:
         classes = 1 + max((int(held[key].max()) for key in ("y_train", "y_test") if len(held[key])), default=0)
+        if classes > CLASSES:
+            raise UserError(f"{path} holds the label {classes - 1}, but labels are numbers of classes, expected fewer than {CLASSES:,}")
     train, test = (block(channels_first(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
     if train.x.shape[1:] != test.x.shape[1:]:
         raise UserError(f"{path} holds training images of shape {train.x.shape[1:]} but test images of shape {test.x.shape[1:]}")

@@ -1,22 +1,20 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): python batches, and for CIFAR-10 also binary ones.
 
-Python batches are pickles, and unpickling runs whatever a file names. `Batches` therefore knows by heart the four names
-that these files need and refuses all others, so a doctored batch is an error and not a program.
+Python batches are pickles. They are compared with their published checksums, and then read by `batches`, which calls nothing.
 """
 
 from __future__ import annotations
 
-import _codecs
-import pickle  # only behind `Batches`, which resolves no name but the four in ALLOWED
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from coterie.data.pool import Pool
+from coterie.data.sources import batches
 from coterie.data.sources.base import File, Parted
-from coterie.data.sources.blocks import Block, block, build, reading
+from coterie.data.sources.blocks import Block, block, build, read_bytes, reading
 from coterie.errors import UserError
 from coterie.settings import spec
 
@@ -24,40 +22,26 @@ __all__ = ["Cifar10", "Cifar100", "read_batch", "read_binary"]
 
 ROOTS = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
 ROW = 1 + 3 * 32 * 32
-RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
-"""numpy's own function that an array's pickle calls; its module has moved between numpy 1 and 2."""
-ALLOWED: Mapping[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _codecs.encode,
-}
-
-
-class Batches(pickle.Unpickler):
-    """An unpickler that can make numpy arrays and plain containers, and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs")
-        return ALLOWED[module, name]
+LARGEST = 2**28
+"""Bytes of a batch; the largest published one has 155 million."""
 
 
 def read_batch(path: Path, key: str, classes: int) -> Block:
     """Images and the labels under `key` of one python batch."""
-    with reading(path), path.open("rb") as stream:
-        # latin1: the official files were pickled by Python 2, whose strings hold the pixels' bytes
-        held = {k.decode() if isinstance(k, bytes) else k: v for k, v in Batches(stream, encoding="latin1").load().items()}
-        if "data" not in held or key not in held:
+    with reading(path):
+        held = batches.load(read_bytes(path, LARGEST))
+        labels = held.get(key)
+        if "data" not in held or labels is None:
             raise UserError(f"{path} lacks data or {key}")
-        return block(np.asarray(held["data"]).reshape(-1, 3, 32, 32), np.asarray(held[key]), classes, path)
+        if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
+            raise UserError(f"{path} holds {key} that are not whole numbers")
+        return block(np.asarray(held["data"]).reshape(-1, 3, 32, 32), np.asarray(labels), classes, path)
 
 
 def read_binary(path: Path) -> Block:
     """Images and labels of one binary batch: a label byte, then 3 x 32 x 32 pixels, again and again."""
     with reading(path):
-        rows = np.fromfile(path, np.uint8).reshape(-1, ROW)
+        rows = np.frombuffer(read_bytes(path, LARGEST), np.uint8).reshape(-1, ROW)
     return block(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0], 10, path)
 
 
@@ -99,6 +83,7 @@ class Cifar10(Parted):
         return [binary, tuple(folder / "cifar-10-batches-py" / name for name in names)]
 
     def complete(self, paths: tuple[Path, ...]) -> Pool:
+        self.check(paths)
         blocks = [read_binary(path) if path.suffix == ".bin" else read_batch(path, "labels", 10) for path in paths]
         return build(blocks[:-1], blocks[-1:], **self.about())
 
@@ -128,5 +113,6 @@ class Cifar100(Parted):
     )
 
     def complete(self, paths: tuple[Path, ...]) -> Pool:
+        self.check(paths)
         train, test = (read_batch(path, "fine_labels", 100) for path in paths)
         return build([train], [test], **self.about())

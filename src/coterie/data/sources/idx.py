@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import math
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import File, Found, Source
-from coterie.data.sources.blocks import Block, block, build, open_npz, reading
+from coterie.data.sources.blocks import LARGEST, Block, block, build, open_npz, read_all, reading
 from coterie.errors import UserError
 from coterie.settings import spec
 
@@ -36,8 +37,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         if (zero, kind) != (0, 8):
             raise UserError(f"{path} is not an idx file of unsigned bytes")
         shape = struct.unpack(f">{dims}I", stream.read(4 * dims))
-        values = np.frombuffer(stream.read(), np.uint8)
-        if values.size != np.prod(shape, dtype=np.int64):
+        values = np.frombuffer(read_all(stream, min(math.prod(shape), LARGEST)), np.uint8)
+        if values.size != math.prod(shape):
             raise UserError(f"{path} is truncated or damaged: {values.size} bytes where its header promises {' x '.join(map(str, shape))}")
     return values.reshape(shape)
 

@@ -8,6 +8,7 @@ drawn, so no training image is in the test set. Images become squares of `size` 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,21 +27,34 @@ from coterie.settings import Count, ShareBelowOne, Whole, spec
 __all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_images"]
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
+FORMATS = ("JPEG", "PNG")
+"""Whatever a file is called: for some formats Pillow starts other programs."""
+PIXELS = 50_000_000
+"""Of one image: a small file can unpack to any number of them."""
 
 
 def read_images(paths: Sequence[Path], size: int) -> NDArray[np.uint8]:
     """Images as colour squares, N x 3 x size x size."""
+    x = np.empty((len(paths), 3, size, size), np.uint8)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Image size .* exceeds limit")  # Pillow's, which only warns; ours refuses
+        for row, path in zip(x, paths, strict=True):
+            try:
+                row[:] = _square(path, size)
+            except Exception as error:  # a damaged image makes Pillow raise OSError, SyntaxError, struct.error and others
+                raise UserError(f"{path} does not decode as an image: {error}") from None
+    return x
+
+
+def _square(path: Path, size: int) -> NDArray[np.uint8]:
     from PIL import Image  # here, because few runs need it
 
-    x = np.empty((len(paths), 3, size, size), np.uint8)
-    for row, path in zip(x, paths, strict=True):
-        try:
-            with Image.open(path) as image:
-                square = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-        except Exception as error:  # a damaged image makes Pillow raise OSError, SyntaxError, struct.error and others
-            raise UserError(f"{path} does not decode as an image: {error}") from None
-        row[:] = np.asarray(square).transpose(2, 0, 1)
-    return x
+    if not path.is_file():  # a pipe would keep us waiting for ever
+        raise ValueError("it is not a file")
+    with Image.open(path, formats=FORMATS) as image:
+        if image.width * image.height > PIXELS:
+            raise ValueError(f"it has {image.width} x {image.height} pixels, more than the {PIXELS:,} allowed")
+        return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,6 +256,9 @@ def read_list(path: Path) -> Block:
     with reading(path):
         lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
         names, labels = [name for name, _ in lines], np.array([int(label) for _, label in lines])
+    elsewhere = next((name for name in names if Path(name).name != name), None)
+    if elsewhere is not None:
+        raise UserError(f"{path} names {elsewhere!r:.80}, which is not in the folder beside it")
     return block(read_images([images_of(path) / name for name in names], 32), labels, 10, path)
 
 

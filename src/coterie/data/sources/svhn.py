@@ -50,5 +50,6 @@ class Svhn(Parted):
     )
 
     def complete(self, paths: tuple[Path, ...]) -> Pool:
+        self.check(paths)  # before scipy sees them: its parser is large, and this format is not made for strangers
         train, test = map(read_mat, paths)
         return build([train], [test], **self.about())

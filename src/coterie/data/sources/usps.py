@@ -6,6 +6,8 @@ cuts off instead, so its values are up to one grey level darker).
 
 from __future__ import annotations
 
+import bz2
+import io
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +15,14 @@ import numpy as np
 
 from coterie.data.pool import Pool
 from coterie.data.sources.base import File, Found, Source
-from coterie.data.sources.blocks import Block, block, build, reading
+from coterie.data.sources.blocks import Block, block, build, read_all, reading
 from coterie.errors import UserError
 from coterie.settings import spec
 
 __all__ = ["Usps"]
 
+LARGEST = 2**26
+"""Bytes of text; the larger file has 26 million."""
 ROOT = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/"
 
 
@@ -26,8 +30,9 @@ def read_libsvm(path: Path) -> Block:
     """Images of 16x16 and labels 0..9."""
     from sklearn.datasets import load_svmlight_file  # here, because it takes seconds
 
-    with reading(path):
-        sparse, labels = load_svmlight_file(str(path), n_features=256, zero_based=False)
+    with reading(path), bz2.open(path) as stream:
+        text = io.BytesIO(read_all(stream, LARGEST))
+        sparse, labels = load_svmlight_file(text, n_features=256, zero_based=False)
         values = sparse.toarray()
     if np.abs(values).max(initial=0) > 1:
         raise UserError(f"{path} holds pixels outside [-1, 1]")

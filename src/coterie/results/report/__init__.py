@@ -10,8 +10,6 @@ d3 (0.49 MB) is still before its version 1 and does not zoom; uPlot and Chart.js
 from __future__ import annotations
 
 from coterie.results.report.figures import write_figures
-from coterie.results.report.gather import Comparison, gather
 from coterie.results.report.page import render, write_page
-from coterie.results.report.read import Run, read_run
 
-__all__ = ["Comparison", "Run", "gather", "read_run", "render", "write_figures", "write_page"]
+__all__ = ["render", "write_figures", "write_page"]

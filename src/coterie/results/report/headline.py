@@ -1,121 +1,130 @@
-"""The few numbers at the top of the page: who is ahead and by how much, seed by seed, and who gets to a target cheapest."""
+"""The few numbers at the top of the page: who is ahead, and whether that is shown or noise; and who gets to a target cheapest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import mean
 
-from coterie.results.report.gather import Arm, Comparison
-from coterie.results.report.numbers import Spread, final, last_of, metrics_of, sends, targets_of
-from coterie.results.report.tabulate import is_share, number, percent
-from coterie.results.statistics import interval
-from coterie.results.tables import amount
+from coterie.results.comparison import ArmRuns, Reach, differences, last_score, over_clients, reached
+from coterie.results.gather import Report
+from coterie.results.report.curves import METRICS, metrics_of
+from coterie.results.sheets import clients_text, difference_cells
+from coterie.results.statistics import Difference, Estimate
+from coterie.results.tables import amount, is_share, number, points, share
 
 __all__ = ["cards", "ranked"]
 
 Card = dict[str, str]
-METRICS = {"accuracy": "accuracy", "top5": "top-5 accuracy", "loss": "loss"}
+Order = Sequence[tuple[ArmRuns, Estimate]]
+NONE = "no clear winner"
 
 
-def cards(comparison: Comparison, protocol: str) -> list[Card]:
-    """Best method, its accuracy, and the fewest rounds and bytes to the highest target that any method reaches.
+def cards(report: Report, protocol: str) -> list[Card]:
+    """Who wins, if anybody does, the highest score, and the fewest rounds and bytes to the highest target that any method reaches.
 
     >>> from pathlib import Path
-    >>> from coterie.results.report.read import Run
-    >>> run = Run(Path("r"), {"seed": 0})
-    >>> run.curves["global"]["accuracy"][1] = 0.5
-    >>> [card["value"] for card in cards(Comparison("toy", [Arm("fedavg", "fedavg", [run])]), "global")]
-    ['fedavg', '50.00%', '0', '0 B']
+    >>> from coterie.results.read import Run
+    >>> from coterie.results.tally import Mean, Tally
+    >>> tally = Tally({"seed": 0})
+    >>> tally.means["global"]["accuracy"][1] = Mean(1, 0.5)
+    >>> [card["value"] for card in cards(Report("toy", [ArmRuns("fedavg", [Run(Path("r"), tally)])]), "global")]
+    ['50.00%', '0', '0 B']
     """
-    metric = metrics_of(comparison, protocol)[0]
-    order = ranked(comparison, protocol, metric)
-    _, found = order[0]
-    after = max(run.rounds for run in comparison.runs)
-    over = f"mean of {len(found.values)} seeds, {_deviation(found, metric)}" if len(found.values) > 1 else "one seed"
-    best = {"title": "Best method", "value": order[0][0].label, "detail": _silent(order, metric) or _margin(order, protocol, metric)}
-    score = {
-        "title": f"Its {METRICS.get(metric, metric)}",
-        "value": number(found.mean, metric),
-        "detail": f"after {after:,} rounds, {over}",
-    }
-    return [best, score, *_frugal(comparison, protocol)]
+    metric = metrics_of(report, protocol)[0]
+    order = ranked(report.arms, protocol, metric)
+    winner = [_winner(order, report, protocol, metric)] if len(order) > 1 else []
+    return [*winner, _score(order[0], report, protocol, metric, alone=len(order) == 1), *_frugal(report, protocol)]
 
 
-def ranked(comparison: Comparison, protocol: str, metric: str) -> list[tuple[Arm, Spread]]:
-    """Arms by their last value, the best first."""
-    found = [(arm, spread) for arm in comparison.arms if (spread := last_of(arm, protocol, metric)) is not None]
-    return sorted(found, key=lambda pair: pair[1].mean if metric == "loss" else -pair[1].mean)
+def ranked(arms: Sequence[ArmRuns], protocol: str, metric: str) -> list[tuple[ArmRuns, Estimate]]:
+    """Arms by their last value, the best first; bounds are no rivals, and only stand here if there are no others."""
+    found = [(arm, last) for arm in arms if (last := last_score(arm, protocol, metric)) is not None]
+    rivals = [pair for pair in found if not pair[0].bound] or found
+    return sorted(rivals, key=lambda pair: pair[1].mean if metric == "loss" else -pair[1].mean)
 
 
-def _deviation(found: Spread, metric: str) -> str:
-    return f"±\u00a0{100 * (found.deviation or 0):.2f}" if is_share(metric) else f"±\u00a0{found.deviation or 0:.4f}"
-
-
-def _silent(order: Sequence[tuple[Arm, Spread]], metric: str) -> str:
-    """Where the best sends nothing (training in one place, or alone), who leads of those that do."""
-    talking = [(arm, found) for arm, found in order if sends(arm)]
-    if sends(order[0][0]) or not talking:
-        return ""
-    arm, found = talking[0]
-    return f"which sends nothing in its rounds; of those that do, {arm.label} leads with {number(found.mean, metric)}"
-
-
-def _margin(order: Sequence[tuple[Arm, Spread]], protocol: str, metric: str) -> str:
-    """How far the first is ahead of the second with the same seeds, so that noise is not sold as a win."""
-    if len(order) == 1:
-        return "the only one measured this way"
-    first, second = order[0][0], order[1][0]
-    theirs = {run.seed: final(run, protocol, metric) for run in second.runs if run.curves.get(protocol, {}).get(metric)}
-    pairs = [(final(run, protocol, metric), theirs[run.seed]) for run in first.runs if run.seed in theirs]
-    if not pairs:
-        return f"ahead of {second.label}, on other seeds"
-    sign = -1 if metric == "loss" else 1
-    gains = [sign * (ours - other) for ours, other in pairs]
-    gain = f"{100 * mean(gains):.2f} points" if is_share(metric) else f"{mean(gains):.4f}"
-    return f"{gain} over {second.label}; {_doubt(gains, metric)}"
-
-
-def _doubt(gains: Sequence[float], metric: str) -> str:
-    """The confidence interval of paired differences, and what it means.
-
-    >>> _doubt([0.1, 0.1, 0.11], "accuracy"), _doubt([0.1], "accuracy")
-    ('95% interval 8.90 to 11.77', 'one seed shows no difference')
-    >>> _doubt([0.1, -0.1], "accuracy")
-    'no difference shown (95% interval -127.06 to 127.06)'
-    """
-    found = interval(gains)
-    if found is None:
-        return "one seed shows no difference"
-    low, high = (f"{100 * end:.2f}" if is_share(metric) else f"{end:.4f}" for end in found)
-    text = f"95% interval {low} to {high}"
-    return text if found[0] > 0 else f"no difference shown ({text})"
-
-
-def _frugal(comparison: Comparison, protocol: str) -> list[Card]:
-    """The fewest rounds and bytes to the highest target reached by every seed of some arm; without targets, what was spent in all."""
-    experiment = next((run.experiment for run in comparison.runs if run.experiment), {})
-    for target in sorted(experiment.get("evaluation", {}).get("targets", ()), reverse=True):
-        found = {
-            arm.label: t for arm in comparison.arms if (t := targets_of(arm, protocol, target, running=False)) and None not in t.rounds
+def _winner(order: Order, report: Report, protocol: str, metric: str) -> Card:
+    """A winner is ahead of every other with an interval that excludes 0; else there is none, and the card says why."""
+    first, rivals = order[0][0], [arm for arm, _ in order]
+    behind = {arm.label: found for arm, found in differences(rivals, first, protocol, metric)}
+    close = [label for label, found in behind.items() if not found.shown]
+    apart = [arm.label for arm in rivals[1:] if arm.label not in behind]
+    if apart:
+        return {
+            "title": "Best method",
+            "value": NONE,
+            "detail": f"{first.label} and {apart[0]} share no seed, or are not over the same clients",
         }
+    against = close[0] if close else rivals[1].label
+    others = f"; nor is it told apart from {' or '.join(close[1:])}" if len(close) > 1 else ""
+    detail = _margin(first.label, against, behind[against], metric) + others + _bound(report, protocol, metric)
+    return {"title": "Best method", "value": NONE if close else first.label, "detail": detail}
+
+
+def _margin(first: str, other: str, behind: Difference, metric: str) -> str:
+    """How far the first is ahead of another with the same seeds, so that noise is not sold as a win.
+
+    >>> _margin("a", "b", Difference(-0.02, -0.05, 0.01, 3), "accuracy")
+    'a is 2.00 points ahead of b, but the 95% interval -1.00 to +5.00 includes 0'
+    >>> _margin("a", "b", Difference(-0.5, None, None, 2), "accuracy")
+    'a is 50.00 points ahead of b: too few seeds'
+    """
+    sign = 1 if metric == "loss" else -1
+    low, high = (None, None) if behind.low is None or behind.high is None else sorted((sign * behind.low, sign * behind.high))
+    ahead = Difference(sign * behind.mean, low, high, behind.seeds)
+    lead = f"{first} is {points(ahead.mean, metric)}{' points' if is_share(metric) else ''} ahead of {other}"
+    _, bounds, verdict = (cell.text for cell in difference_cells(ahead, metric))
+    if low is None:
+        return f"{lead}: {verdict}"
+    return f"{lead}; 95% interval {bounds}" if ahead.shown else f"{lead}, but the 95% interval {bounds} includes 0"
+
+
+def _bound(report: Report, protocol: str, metric: str) -> str:
+    found = [(arm.label, last) for arm in report.arms if arm.bound and (last := last_score(arm, protocol, metric)) is not None]
+    return "".join(f"; {label}, with all data in one place, has {number(last.mean, metric)}" for label, last in found)
+
+
+def _score(best: tuple[ArmRuns, Estimate], report: Report, protocol: str, metric: str, *, alone: bool) -> Card:
+    arm, found = best
+    after = max(run.tally.rounds for run in arm.runs)
+    words = [f"after {after:,} round{'' if after == 1 else 's'}"]
+    words.append("one seed" if found.spread is None else f"mean of {found.seeds} seeds ±\u00a0{points(found.spread, metric)}")
+    over = over_clients(arm, protocol)
+    if over is not None:
+        words.append(f"mean over {clients_text(*over.clients)}, the worst {number(over.worst.mean)}")
+    name = METRICS.get(metric, metric)
+    title = f"{name[0].upper()}{name[1:]}" if alone else f"{'Lowest' if metric == 'loss' else 'Highest'} {name}"
+    return {"title": title, "value": number(found.mean, metric), "detail": ", ".join([arm.label, *words])}
+
+
+def _frugal(report: Report, protocol: str) -> list[Card]:
+    """The fewest rounds and bytes to the highest target reached by every seed of some arm; without targets, what was spent in all."""
+    rivals = [arm for arm in report.arms if arm.sends] or report.arms
+    targets = sorted({target for tally in report.tallies for target in tally.targets}, reverse=True)
+    for target in targets:
+        found = [each for arm in rivals if (each := reached(arm, protocol, target)).found and each.everywhere]
         if found:
-            talking = {arm.label for arm in comparison.arms if sends(arm)}
-            found = {label: each for label, each in found.items() if label in talking} or found
-            quick = min(found, key=lambda label: mean(found[label].of("rounds")))
-            light = min(found, key=lambda label: mean(found[label].of("bytes")))
-            rounds, sent = mean(found[quick].of("rounds")), mean(found[light].of("bytes"))
+            rounds, sent = (min(found, key=lambda reach: _took(reach, what)) for what in ("round", "bytes"))
+            title, alone = f"{share(target)}", len(rivals) == 1
+            fewest = "" if alone else "fewest "
+            heads = [f"{fewest}{what} to {title}".capitalize() for what in ("rounds", "bytes")]
             return [
-                {
-                    "title": f"Fewest rounds to {percent(target)}",
-                    "value": f"{rounds:,.4g}",
-                    "detail": f"{quick}, of methods that send in their rounds",
-                },
-                {"title": f"Fewest bytes to {percent(target)}", "value": amount(sent), "detail": f"{light}, up and down, setup included"},
+                {"title": heads[0], "value": f"{_took(rounds, 'round'):,.4g}", "detail": rounds.label},
+                {"title": heads[1], "value": amount(_took(sent, "bytes")), "detail": f"{sent.label}, up and down, setup included"},
             ]
-    rounds = max(run.rounds for run in comparison.runs)
-    sent = max(mean(run.total("up") + run.total("down") for run in arm.runs) for arm in comparison.arms)
-    why = "no target was set or reached" if experiment.get("evaluation", {}).get("targets") else "no target was set"
+    return _spent(report, rivals, f"no method reached {share(targets[-1])} with every seed" if targets else "no target was set")
+
+
+def _took(reach: Reach, what: str) -> float:
+    took = reach.took(what)
+    return math.inf if took is None else took.mean
+
+
+def _spent(report: Report, rivals: Sequence[ArmRuns], why: str) -> list[Card]:
+    sent = {arm.label: mean(run.tally.total("up") + run.tally.total("down") for run in arm.runs) for arm in rivals}
+    most = max(sent, key=lambda label: sent[label])
     return [
-        {"title": "Rounds", "value": f"{rounds:,}", "detail": why},
-        {"title": "Sent, up and down", "value": amount(sent), "detail": "a run, the most of all methods"},
+        {"title": "Rounds", "value": f"{max(tally.rounds for tally in report.tallies):,}", "detail": why},
+        {"title": "Sent, up and down", "value": amount(sent[most]), "detail": "a run" if len(sent) == 1 else f"a run of {most}, the most"},
     ]

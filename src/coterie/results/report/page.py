@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib import resources
 from pathlib import Path
 
+from coterie import durable
 from coterie.errors import UserError
+from coterie.results.gather import Report
 from coterie.results.report.content import content
-from coterie.results.report.gather import Comparison
 
 __all__ = ["render", "write_page"]
 
-PARTS = {"STYLE": "page.css", "PLOTLY": "plotly.min.js", "SCRIPT": "page.js"}
+PARTS = {"STYLE": "page.css", "PLOTLY": "plotly.min.js", "KIT": "page.kit.js", "SCRIPT": "page.js"}
 
 
-def render(comparison: Comparison) -> str:
+def render(report: Report) -> str:
     """The page as text."""
-    page = content(comparison)
+    page = content(report)
     data = json.dumps(page, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    filled = _part("page.html").replace("{{TITLE}}", _escaped(comparison.name))
+    filled = _part("page.html").replace("{{TITLE}}", _escaped(report.name))
     for mark, name in PARTS.items():
         filled = filled.replace(f"/*{{{{{mark}}}}}*/", _part(name))
     return filled.replace('"{{DATA}}"', data)
 
 
-def write_page(comparison: Comparison, path: Path) -> Path:
+def write_page(report: Report, path: Path) -> Path:
     """Write the page; a reader never sees half of it."""
     if path.is_dir():
         raise UserError(f"--out = '{path}' is a folder: expected the name of a file, such as {path / 'report.html'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(render(comparison), encoding="utf-8")
-    os.replace(partial, path)
+    durable.write(path, render(report))
     return path
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from coterie.results.report.style import colour
+from coterie.style import colour
 
 __all__ = ["figure_of"]
 
@@ -43,7 +43,7 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
 
 def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str], *, named: bool) -> None:
     """One row a line; what did not get there in time stands, hollow, where it stopped."""
-    share = bool(cells) and cells[0]["measure"] in ("last", "best", "new_client accuracy")
+    share = bool(cells) and cells[0]["measure"] in ("last", "best", "new client accuracy")
     scale = 100 if share else 1
     for cell in cells:
         y, there = rows.index(cell["row"]), [scale * value for value in cell["values"] if value is not None]

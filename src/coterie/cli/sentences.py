@@ -1,0 +1,76 @@
+"""What the command line says: sentences on standard output; notes, and how a command ended, on standard error.
+
+Names in them are text: nothing that a user, a file or a stranger's ledger calls something is markup or an escape of the terminal's.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from coterie.errors import CoterieError, Interrupted, RunError
+from coterie.ledger import LEDGER
+from coterie.results.escaping import plain
+
+__all__ = ["complain", "console", "ending", "kept", "note", "say"]
+
+console = Console()
+
+
+def say(sentence: str) -> None:
+    """On standard output, for people.
+
+    >>> say("written to runs/[bold]")
+    written to runs/[bold]
+    """
+    console.print(plain(sentence), markup=False, highlight=False, soft_wrap=True)
+
+
+def note(sentence: str) -> None:
+    """On standard error, beside what was asked for."""
+    Console(stderr=True).print(f"note: {plain(sentence)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def complain(sentence: str) -> None:
+    """On standard error: an error."""
+    Console(stderr=True).print(Text("error: ", "bold red").append(plain(sentence), "default"), soft_wrap=True)
+
+
+def ending(error: Exception) -> tuple[int, str]:
+    """The exit code and the sentence of an error that people make or machines have; any other is a bug, and raised.
+
+    >>> ending(RunError("too few replies")), ending(OSError(28, "No space left on device", "ledger.jsonl"))
+    ((1, 'too few replies'), (1, 'ledger.jsonl: No space left on device'))
+    """
+    if isinstance(error, CoterieError):
+        return error.exit_code, str(error)
+    if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
+        return 2, error.format_message()
+    if isinstance(error, OSError):  # a full disk, a folder that cannot be written or is gone
+        return 1, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # numpy's words, and torch's
+        return 1, f"out of memory: {str(error).splitlines()[0] if str(error) else 'nothing more could be had'}"
+    raise error
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """What stops a run, a signal or the disk, is said together with where it is and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {_where(folder)}") from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # whoever read our output is gone
+            raise
+        raise RunError(f"{ending(error)[1]}; {_where(folder)}") from None
+
+
+def _where(folder: Path) -> str:
+    begun = (folder / LEDGER).exists()
+    return f"what was done is in {folder}. Go on with: coterie run --resume {folder}" if begun else "nothing was begun"
