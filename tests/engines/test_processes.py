@@ -100,7 +100,7 @@ def test_a_task_that_raises_is_reported_in_one_sentence_with_the_users_file_and_
     line = inspect.getsourcelines(Raises.train)[1] + 3
     with pytest.raises(TaskError) as caught:
         run(small_experiment(Raises()).replace(cohort=1.0), tmp_path / "run", engine=engine)
-    assert str(caught.value) == f"client 2, task 'train', round 2: ZeroDivisionError: no such luck (test_engines.py:{line})"
+    assert str(caught.value) == f"client 2, task 'train', round 2: ZeroDivisionError: no such luck (test_processes.py:{line})"
     assert capfd.readouterr() == ("", "")
 
 
@@ -129,7 +129,7 @@ class Careless(FedAvg):
 
 def test_the_line_that_is_named_is_the_users_and_not_a_librarys(tmp_path) -> None:
     line = inspect.getsourcelines(Careless.train)[1] + 2
-    with pytest.raises(TaskError, match=rf"JSONDecodeError: .* \(test_engines.py:{line}\)$"):
+    with pytest.raises(TaskError, match=rf"JSONDecodeError: .* \(test_processes.py:{line}\)$"):
         run(small_experiment(Careless()), tmp_path / "run", engine=Inline())
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.engines.surroundings import Generators, Networks, Surroundings, seed_generators
+from coterie.engines.surroundings import CleanCache, Generators, Surroundings, seed_generators
 from coterie.models import MLP
 
 
@@ -107,7 +107,7 @@ def test_generators_are_seeded_for_a_job_and_a_persons_own_are_put_back() -> Non
     ],
 )
 def test_a_network_that_a_task_has_changed_is_built_anew(change) -> None:
-    networks = Networks()
+    networks = CleanCache()
 
     def ask() -> torch.nn.Module:
         return networks.model(MLP(), (1, 8, 8), 10, torch.float32, "model")

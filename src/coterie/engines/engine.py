@@ -155,18 +155,16 @@ def cores() -> int:
 class Engine(ABC):
     """Delivers jobs. All engines give the same bits, and whatever a client does is an outcome: nothing of it raises here.
 
-    `coterie.testing.check_engine` puts one through all that. One of your own is named by its path
-    (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`:
+    One of your own is named by its path (`engine.name = "package.module:Class"`); most of it is `coterie.engines.worker.Performer`, and
+    `coterie.testing.check_engine` puts it through all that clients may do:
 
     >>> from coterie.engines import Inline
     >>> class Backwards(Inline):
     ...     def deliver(self, jobs):
     ...         done = {job.client: self._performer.perform(job) for job in reversed(jobs)}
     ...         return (done[job.client] for job in jobs)
-    >>> from coterie.testing import check_method
-    >>> from coterie.methods.fedavg import FedAvg
-    >>> check_method(FedAvg(), engines=[Backwards]).summary["rounds"]
-    3
+    >>> from coterie.testing import check_engine
+    >>> check_engine(Backwards, ["raises SystemExit", "turns gradients off"])
     """
 
     isolated: ClassVar[bool] = False

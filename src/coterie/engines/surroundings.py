@@ -26,7 +26,7 @@ from torch import nn
 from coterie.models import Architecture
 from coterie.site import ModelCache
 
-__all__ = ["Generators", "Networks", "Surroundings", "seed_generators"]
+__all__ = ["CleanCache", "Generators", "Surroundings", "seed_generators"]
 
 Setting: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 """How to look at something, and how to put it back."""
@@ -188,11 +188,11 @@ class Generators:
         torch.set_rng_state(pytorch)
 
 
-class Networks(ModelCache):
-    """Networks that tasks share; one that a task has changed in more than its weights is built anew for the next.
+class CleanCache(ModelCache):
+    """CleanCache that tasks share; one that a task has changed in more than its weights is built anew for the next.
 
     >>> from coterie.models import MLP
-    >>> networks = Networks()
+    >>> networks = CleanCache()
     >>> ask = lambda: networks.model(MLP(), (1, 8, 8), 10, torch.float32, "model")
     >>> first = ask()
     >>> networks.sweep()

@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
-from coterie.engines.surroundings import Networks, Surroundings, seed_generators
+from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
 from coterie.method import Method, find_task
 from coterie.population import Population
@@ -21,13 +23,27 @@ from coterie.site import SERVER, Site
 
 __all__ = ["Memories", "Performer", "memory_file", "read_memory"]
 
-
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors that are the disk's and not a client's."""
 
 
 class DiskError(RunError):
     """What a client keeps cannot be written, through no fault of its own."""
+
+
+class Escaped(Exception):
+    """A client's code has raised what is not an Exception; that is its cause."""
+
+
+@contextmanager
+def client_code() -> Iterator[None]:
+    """Whatever is raised in here is an Exception, SystemExit and KeyboardInterrupt too: a client does not end a run."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise Escaped from error
 
 
 def memory_file(folder: Path, client: int, version: str) -> Path:
@@ -100,7 +116,7 @@ class Performer:
         self._method = method
         self._population = population
         self._memories = memories
-        self._cache = Networks()
+        self._cache = CleanCache()
         self._process = os.getpid()
         self.spoilt = False
         """Whether a task has left something behind that cannot be put back: no other should be performed here."""
@@ -112,25 +128,29 @@ class Performer:
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
             outcome = self._outcome(job)
-        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a client does not end a run
-            outcome = Outcome(job.client, error=TaskError.at(job, error), fatal=isinstance(error, DiskError))
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
+            outcome = Outcome(job.client, error=TaskError.at(job, cause), fatal=isinstance(cause, DiskError))
             self._memories.let_go(job.client)
-        if os.getpid() != self._process:  # the task has forked: one of the two answers
-            os._exit(0)
-        self.spoilt |= not before.restore()
-        self._cache.sweep()
+        finally:
+            if os.getpid() != self._process:  # the task has forked: one of the two answers
+                os._exit(0)
+            self.spoilt |= not before.restore()
+            self._cache.sweep()
         return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
 
     def _outcome(self, job: Job) -> Outcome:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         message = read(Path(job.message))
         if job.task == EVALUATE:
-            for model, params in self._method.models(message, site).items():
-                site.evaluate(model, params)
+            with client_code():
+                for model, params in self._method.models(message, site).items():
+                    site.evaluate(model, params)
             data, kept = encode(EMPTY), job.memory
         else:
             memory = self._memories.get(job.client, job.memory)
-            reply, after = self.call(job.task, site, memory, message)
+            with client_code():
+                reply, after = self.call(job.task, site, memory, message)
             _check_size("its reply", reply, job.limit)
             _check_size("what it keeps", after, job.limit)
             data = encode(reply)  # before anything is written: it may not be possible

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.engines.engine import Job, Outcome
 from coterie.errors import RunError
-from coterie.record import Record
+from coterie.record import Limits, Record
 from coterie.settings import Count, Positive, PositiveShare, spec
 from coterie.site import Observation, Work
 
@@ -27,18 +27,13 @@ __all__ = ["Admission", "Expected", "QuorumError", "fault_of", "rejection"]
 MB = 2**20
 ROOM = 64 * MB
 """Bytes that any reply, and any memory, may have, however little was sent and expected."""
-ENTRIES = 10_000
-"""Tensors and scalars that any reply may have."""
 TIMES = 4
 """How often what was sent and expected may be in it beyond that."""
-NAME = 500
-"""Characters of a name."""
-DIMENSIONS = 16
+ENTRY = 300
+"""Bytes of an entry in the header, for those."""
 LARGEST = 1e18
 """Beyond it squares are no longer finite in single precision: what is computed with such a value is infinite, then not a number."""
 SINGLE_OR_MORE = {torch.float32, torch.float64}
-DTYPES = {*SINGLE_OR_MORE, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
-"""What is computed with."""
 LOGGED = 16 * MB
 """Bytes of what one task logs, as JSON."""
 HOUR = 3600.0
@@ -122,10 +117,10 @@ class Expected:
         """The groups that have a row for each of some samples."""
         return {name.split("/")[0] for name in self.tensors.keys() - self.fixed.keys()}
 
-    @cached_property
-    def entries(self) -> int:
-        """How many tensors and scalars there may be."""
-        return ENTRIES + TIMES * (len(self.like) + len(self.sent))
+    def limits(self, size: int) -> Limits:
+        """How large a reply may be, its header included, before anything is made of it."""
+        usual, own = Limits(), TIMES * (len(self.like) + len(self.sent))
+        return Limits(bytes=size, header=usual.header + ENTRY * own, entries=usual.entries + own)
 
     def bytes(self, held: int) -> int:
         """What the method's own shapes come to, for a client that holds so many samples."""
@@ -133,8 +128,8 @@ class Expected:
         return TIMES * (self.like.payload_bytes + self.sent.payload_bytes + held * rows)
 
     def misfit(self, reply: Record, held: int | None = None) -> str | None:
-        """What does not have the expected name, shape or dtype, or is no name, shape or dtype that anything could have."""
-        return _strange(reply, self.entries) or self._unlike(reply.tensors) or self._rows(reply.tensors, held)
+        """What does not have the expected name, shape or dtype."""
+        return self._unlike(reply.tensors) or self._rows(reply.tensors, held)
 
     def _unlike(self, found: Mapping[str, Tensor]) -> str | None:
         for name, value in self.tensors.items():
@@ -210,23 +205,6 @@ def _bad_logs(logs: object) -> str | None:
     except (TypeError, ValueError, RecursionError) as error:
         return f"what it logs is not made of numbers: {error}"
     return f"what it logs has {size:,} bytes, more than the {LOGGED:,} allowed" if size > LOGGED else None
-
-
-def _strange(reply: Record, entries: int) -> str | None:
-    """What nothing could be: too many entries, names that are no paths, tensors that nobody can compute with."""
-    if len(reply) > entries:
-        return f"it has {len(reply):,} entries, more than the {entries:,} allowed"
-    groups = {name[:end] for name in reply for end in range(len(name)) if name[end] == "/"}
-    for name, value in reply.items():
-        if len(name) > NAME or not name.isprintable() or not all(name.split("/")):
-            return f"{name!r:.80} is not a name"
-        if name in groups:
-            return f"{name} is both a value and a group of them"
-        if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
-            return f"{name} holds half a character (a surrogate)"
-        if isinstance(value, Tensor) and (value.dim() > DIMENSIONS or value.dtype not in DTYPES):
-            return f"{name} is {_shown(value)}, which nothing is computed with"
-    return None
 
 
 def _bad_numbers(reply: Record, needed: Collection[str]) -> str | None:

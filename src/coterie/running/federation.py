@@ -240,13 +240,14 @@ class Coordinator(Federation):
         if outcome.kept not in (None, self.memories.get(job.client)):
             self._passing.append(memory_file(self.context.folder, job.client, outcome.kept))
         self._guests[job.client] = outcome.kept
-        held = self.held[job.client]
-        reply, wrong = delivery.read(job, outcome.reply, held)
-        wrong = wrong or delivery.rejection(job, reply, self.admission, held)
-        if wrong is not None:
-            self._turn_away(delivery.task, job.client, wrong)
-        elif delivery.keep_guests:
-            delivery.guests[job.client] = reply
+        if delivery.keep_guests:
+            held = self.held[job.client]
+            reply, wrong = delivery.read(job, outcome.reply, held)
+            wrong = wrong or delivery.rejection(job, reply, self.admission, held)
+            if wrong is None:
+                delivery.guests[job.client] = reply
+            else:
+                self._turn_away(delivery.task, job.client, wrong)
 
     def _turn_away(self, task: str, guest: int, reason: str) -> None:
         self.reject(task, guest, reason)
@@ -303,7 +304,7 @@ class _Delivery:
     expected: Mapping[int, Expected]
     """Client -> what its reply must match."""
     check: Check
-    keep_guests: bool = False
+    keep_guests: bool
     needed: set[str] = field(default_factory=set)
     """The numbers that a reply must have."""
     guests: dict[int, Record] = field(default_factory=dict)
@@ -314,11 +315,8 @@ class _Delivery:
     def read(self, job: Job, data: bytes, held: int) -> tuple[Record, str | None]:
         """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
         expected = self.expected[job.client]
-        if len(data) > job.limit + FRAMING:
-            return EMPTY, f"it has {len(data):,} bytes, more than the {job.limit:,} allowed (admission.max_mb)"
         try:
-            # LIMITS: decode(data, Limits(bytes=job.limit + FRAMING, entries=expected.entries)), checked before anything is made of it.
-            reply = decode(data)
+            reply = decode(data, expected.limits(job.limit + FRAMING))
             return reply, expected.misfit(reply, held)
         except RecordError as error:
             return EMPTY, str(error)
