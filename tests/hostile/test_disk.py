@@ -98,7 +98,8 @@ def test_a_folder_that_is_removed_in_mid_run_is_a_sentence(tmp_path) -> None:
     for line in process.stdout:
         if "round 2/" in line:
             break
-    shutil.rmtree(folder)
+    while folder.exists():  # a run that writes while it goes makes this take more than one try
+        shutil.rmtree(folder, ignore_errors=True)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "No such file or directory" in said

@@ -123,7 +123,7 @@ def assert_same(found: Record, expected: Weights, atol: float = 1e-9) -> None:
 
 def memories_of(folder: Path) -> dict[int, Record]:
     """What each client kept at the end of a run."""
-    return {int(path.name.split(".")[0]): read(path) for path in (folder / "memory").iterdir()}
+    return {int(path.name.split(".")[0]): read(path) for path in sorted((folder / "memory").iterdir())}  # of two, the newer is last
 
 
 def _client(site: Site) -> Client:

@@ -291,7 +291,7 @@ class World:
 
 
 def memories(folder: Path) -> dict[int, Record]:
-    return {int(path.name.split(".")[0]): read(path) for path in (folder / "memory").iterdir()}
+    return {int(path.name.split(".")[0]): read(path) for path in sorted((folder / "memory").iterdir())}  # of two, the newer is last
 
 
 def compare(plan: Experiment, folder: Path, world: World, tolerance: float = 1e-9, **more: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,7 +64,7 @@ class Spy(Inline):
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for job, outcome in zip(jobs, super().deliver(jobs), strict=True):
             if job.task == "train":
-                self.sent.append(read(job.message))
+                self.sent.append(read(Path(job.message)))
                 self.replies.append(decode(outcome.reply))
             yield outcome
 
