@@ -404,7 +404,7 @@ def test_memory_on_disk_is_the_private_models_and_their_optimiser_only(five) -> 
         shapes = {name: value.shape for name, value in net.state_dict().items()}
         assert {name: value.shape for name, value in memory.group("model").tensors.items()} == shapes
     assert sorted(path.name for path in five[0].folder.iterdir()) == [
-        "checkpoint.before.safetensors",
+        "checkpoint.previous.safetensors",
         "checkpoint.safetensors",
         "ledger.jsonl",
         "memory",
