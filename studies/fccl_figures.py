@@ -26,6 +26,7 @@ from coterie.engines.worker import memory_file
 from coterie.ledger import events
 from coterie.models import staged
 from coterie.record import Record, read
+from coterie.running.checkpoint import latest
 from coterie.running.rounds import started
 from coterie.site import ModelCache, Site, Visit
 from coterie.style import colour, line_of, styled
@@ -39,10 +40,9 @@ def sites_and_models(folder: Path, data: Path | None) -> Iterator[tuple[Site, Re
     """Every client's Site, with all domains' test sets, and its model as the run left it."""
     experiment = started(folder)
     population = experiment.population(data)
-    checkpoint = read(folder / "checkpoint.safetensors")
+    memories = latest(folder).memories
     for client in range(population.clients):
-        version = checkpoint.group("memories").get(str(client))
-        memory = read(memory_file(folder, client, str(version)))
+        memory = read(memory_file(folder, client, memories[client]))
         site = population.site(client, 0, ModelCache(), Visit(("inter",)))
         yield site, memory.group("model")
 

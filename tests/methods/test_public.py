@@ -26,6 +26,7 @@ from coterie.methods.rcfl import believed
 from coterie.models.additive import added, apart
 from coterie.record import Record, encode, read
 from coterie.running import federation
+from coterie.running.checkpoint import latest
 from coterie.running.cost import cost_of
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
@@ -357,9 +358,9 @@ def test_intra_and_inter_come_from_the_matrix(tmp_path) -> None:
 def test_two_models_of_a_client_are_on_disk_beyond_the_budget(tmp_path) -> None:
     plan = four_domains(FCCL(public=PUBLIC))
     result = run(plan, tmp_path / "run", engine=Inline())
-    versions = read(tmp_path / "run" / "checkpoint.safetensors").group("memories").scalars
+    versions = latest(tmp_path / "run").memories
     for client in range(4):
-        kept = read(memory_file(tmp_path / "run", client, str(versions[str(client)])))
+        kept = read(memory_file(tmp_path / "run", client, versions[client]))
         assert set(kept.groups) == {"model", "pretrained"}
         assert kept.group("model").digest() != kept.group("pretrained").digest()
     tight = run(plan.overridden({"engine.memory_mb": 1}), tmp_path / "tight", engine=Inline())
