@@ -22,7 +22,7 @@ def tried(name: str, engine: str, tries: int) -> tuple[str, list[str]]:
     observed, complaints = "", list[str]()
     for _ in range(tries):
         try:
-            trial = try_engine(ENGINES[engine], [name], deadline=5.0)
+            trial = try_engine(ENGINES[engine], [name], deadline=10.0)
             observed = trial.reasons.get(0, LET_IN).removeprefix("client 0, task 'train', round 1: ")
             complaints += list(trial.complaints())[:1]
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from coterie.engines.engine import Job, Outcome
 from coterie.ledger import events
 from coterie.method import means, task
 from coterie.methods import FedAvg
+from coterie.methods.fedproto import FedProto
 from coterie.record import Record, RecordError, decode, encode
 from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
 from coterie.running.rounds import resume, run
@@ -283,21 +285,72 @@ class Strays(FedAvg):
     @task
     def train(self, site, memory, message):
         reply, memory = super().train(site, memory, message)
-        return (Record(model=3) if site.id == 1 else reply), memory
+        return (Record(model=3) if site.id == 3 else reply), memory
 
 
 def test_a_guest_that_answers_nonsense_is_turned_away(tmp_path) -> None:
     plan = small_experiment(Strays(), rounds=1).overridden({"evaluation.protocols": ["global", "local_post"], "cohort": 2, "seed": 1})
     plan = plan.replace(method=Strays(), admission=Admission(quorum=0.1))
-    assert 1 not in plan.cohort_of(1, 5)
+    assert 3 not in plan.cohort_of(1, 5)
     run(plan, tmp_path / "run", engine=Inline())
     (rejected,) = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
-    assert (rejected["client"], rejected["reason"].partition(" ")[2]) == (1, "is missing")
+    assert (rejected["client"], rejected["reason"].partition(" ")[2]) == (3, "is missing")
 
 
 def test_a_reply_of_another_form_is_counted_as_malformed(tmp_path) -> None:
     plan = small_experiment(Strays(), rounds=1).replace(cohort=1.0)
     run(plan, tmp_path / "run", engine=Inline())
     up = [e for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "exchange" and e["direction"] == "up"]
-    assert {e["client"]: e["kind"] for e in up} == {0: "weights", 1: "malformed", 2: "weights", 3: "weights", 4: "weights"}
+    assert {e["client"]: e["kind"] for e in up} == {0: "weights", 1: "weights", 2: "weights", 3: "malformed", 4: "weights"}
     assert all(e["framed_bytes"] > 0 for e in up)
+
+
+class Garbles(Inline):
+    """Client 3's reply arrives as something else."""
+
+    def deliver(self, jobs):
+        for outcome in super().deliver(jobs):
+            yield dataclasses.replace(outcome, reply=b"not a record") if outcome.client == 3 else outcome
+
+
+def test_bytes_that_are_no_record_are_a_reply_that_is_rejected(tmp_path) -> None:
+    run(small_experiment(FedAvg(), rounds=1).replace(cohort=1.0), tmp_path / "run", engine=Garbles())
+    (rejected,) = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
+    assert rejected["client"] == 3
+    assert "these bytes are not a record" in rejected["reason"]
+
+
+class Boasts(FedProto):
+    """Client 3 says that each of its prototypes is of a million samples."""
+
+    name: ClassVar[str] = "boasts"
+
+    @task
+    def train(self, site, memory, message):
+        reply, memory = super().train(site, memory, message)
+        return (reply | Record(counts=reply.tensors["counts"] + 10**6) if site.id == 3 else reply), memory
+
+
+def test_nobody_says_how_much_its_prototypes_are_worth(tmp_path) -> None:
+    run(small_experiment(Boasts(), rounds=1).replace(cohort=1.0), tmp_path / "run", engine=Inline())
+    rejected = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
+    assert [(event["client"], event["reason"]) for event in rejected] == [(3, "counts are not those of its examples")]
+
+
+class Silent(FedAvg):
+    """Of the new clients, the last says nothing of how it fared."""
+
+    name: ClassVar[str] = "silent"
+
+    @task
+    def adapt(self, site, memory, message):
+        reply, memory = super().adapt(site, memory, message)
+        return (Record() if site.id == 4 else reply), memory
+
+
+def test_a_new_client_that_says_nothing_is_rejected_and_the_others_are_not(tmp_path) -> None:
+    run(small_experiment(Silent(), rounds=1, new_clients={"count": 2, "epochs": 1}), tmp_path / "run", engine=Inline())
+    seen = list(events(tmp_path / "run" / "ledger.jsonl"))
+    assert [event["client"] for event in seen if event["event"] == "new_client"] == [3]
+    (rejected,) = [event for event in seen if event["event"] == "rejected"]
+    assert (rejected["client"], rejected["reason"]) == (4, "curve is missing, the accuracy before and after each epoch")

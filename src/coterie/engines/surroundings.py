@@ -189,7 +189,7 @@ class Generators:
 
 
 class CleanCache(ModelCache):
-    """CleanCache that tasks share; one that a task has changed in more than its weights is built anew for the next.
+    """Networks that tasks share; one that a task has changed in more than its weights is built anew for the next.
 
     >>> from coterie.models import MLP
     >>> networks = CleanCache()

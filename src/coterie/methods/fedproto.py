@@ -102,7 +102,7 @@ class FedProto(Method):
 
     def round(self, state: Record, fed: Federation) -> Record:
         before, sums, held = state.tensors["prototypes"], torch.zeros((), dtype=torch.float64), state.tensors["counts"] * 0
-        for reply in fed.ask("train", state, like=state):
+        for reply in fed.ask("train", state, like=state, check=_miscounted).needing("examples"):
             counts = reply.record.tensors["counts"]
             sums, held = sums + counts[:, None] * reply.record.tensors["prototypes"].double(), held + counts
         fresh = (sums / held.clamp(min=1)[:, None]).to(before.dtype)
@@ -123,7 +123,15 @@ class FedProto(Method):
         members = F.one_hot(site.train.labels, site.train.classes).to(site.dtype)
         counts = members.sum(0)
         own = members.T @ site.features(fitted.params, site.train) / counts.clamp(min=1)[:, None]
-        return Record(prototypes=own, counts=counts.long()), Record(model=fitted.params, optimiser=fitted.optimiser)
+        reply = Record(prototypes=own, counts=counts.long(), examples=len(site.train))
+        return reply, Record(model=fitted.params, optimiser=fitted.optimiser)
+
+
+def _miscounted(reply: Record) -> str | None:
+    """Why its counts cannot be: their sum is the client's examples, which the server knows how to bound."""
+    counts = reply.tensors["counts"]
+    right = bool((counts >= 0).all()) and int(counts.sum()) == reply["examples"]
+    return None if right else "counts are not those of its examples"
 
 
 def _width(site: Site) -> int:

@@ -47,6 +47,12 @@ def believed(votes: Sequence[Mapping[str, Tensor]]) -> Tensor:
     return mixed.to(votes[0]["logits"].dtype)
 
 
+def _no_share(reply: Record) -> str | None:
+    """What is not from 0 to 1, in words: nobody is believed beyond what an accuracy can be."""
+    wrong = [name for name, value in reply.tensors.items() if not bool(((value >= 0) & (value <= 1)).all())]
+    return f"{wrong[0]} is not all from 0 to 1" if wrong else None
+
+
 @spec
 class RCFLPublic(PublicMethod):
     """Accuracy-weighted distillation through public data: RCFL as FCCL compares with it."""
@@ -57,7 +63,8 @@ class RCFLPublic(PublicMethod):
         about, server = subject(fed), fed.server
         shape = torch.zeros(self.alignment or len(server.public), server.train.classes, dtype=server.dtype)
         like = Record(logits=shape, accuracy=torch.zeros(1, dtype=shape.dtype))
-        return about | Record(logits=believed([reply.record.tensors for reply in fed.ask("predict", about, like=like)]))
+        replies = fed.ask("predict", about, like=like, check=_no_share)
+        return about | Record(logits=believed([reply.record.tensors for reply in replies]))
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

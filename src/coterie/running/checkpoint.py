@@ -125,9 +125,10 @@ class Checkpoints:
         facts = Record(round=round, ledger=json.dumps(self._marks), done=done, reached=reached)
         record = Record(state=state, memories=_table(fed.memories)) | facts
         write(record, self.folder / CHECKPOINT, "a checkpoint", sync=self.sync, keep=self.folder / PREVIOUS)
-        self._named = dict(fed.memories)
-        _remove([*self._retired, *fed.passing()])
-        self._retired = fed.replaced()
+        replaced = [(client, version) for client, version in self._named.items() if fed.memories.get(client) != version]
+        spare = {memory_file(self.folder, *each) for each in replaced}
+        _remove([*self._retired, *fed.passing(), *(path for path in fed.replaced() if path not in spare)])
+        self._named, self._retired = dict(fed.memories), list(spare)
 
     def adopt(self, found: Latest) -> None:
         """Go on from what was found, if anything: it becomes the newest, and what neither it nor the one before needs is removed."""
