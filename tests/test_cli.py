@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from coterie.cli import main as cli
+from coterie.cli.sentences import console
 
 
 def coterie(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["coterie", *words])
-    monkeypatch.setattr(cli, "console", Console(width=160))
+    monkeypatch.setattr(console, "_width", 160)
     code = 0
     try:
         cli.main()

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from coterie.cli import main as cli
+from coterie.cli.sentences import console
 from coterie.data.partitions import IID
 from coterie.models import CNN
 from coterie.studies.recipe import Claim, Comparison, Key, Recipe, cells_of, recipes
@@ -81,7 +81,7 @@ def call(capsys, monkeypatch, tmp_path):
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["coterie", "reproduce", *words])
-        monkeypatch.setattr(cli, "console", Console(width=160))
+        monkeypatch.setattr(console, "_width", 160)
         try:
             cli.main()
             code = 0

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from coterie.cli import main as cli
+from coterie.cli.sentences import console
 from coterie.cli.watch import watch
 from coterie.ledger import events
 from coterie.results.comparison import contrast, read_arms
@@ -90,7 +91,7 @@ def test_the_summary_of_a_run_is_the_ledgers(folders, method) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_run_prints_is_its_summary(folders, method, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["coterie", "run", "--resume", str(folders[method]), "--quiet"])
-    monkeypatch.setattr(cli, "console", Console(width=80))
+    monkeypatch.setattr(console, "_width", 80)
     cli.main()
     printed, known = " ".join(capsys.readouterr().out.split()), truth(folders[method])
     assert spent(known) in printed

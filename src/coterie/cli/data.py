@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.options import DataFolder, Json
 from coterie.cli.sentences import console, say
 from coterie.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.data.sources import Source
 
-__all__ = ["DataFolder", "Json", "app"]
+__all__ = ["app"]
 
 app = typer.Typer(help="Data sets: what is here, fetching, checking, images of partitions.", no_args_is_help=True)
-
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Data folder; else $COTERIE_DATA, else the user's cache.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for scripts.")]
 
 
 @app.command("list")

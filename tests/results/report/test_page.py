@@ -8,10 +8,10 @@ import re
 import sys
 from importlib import resources
 
-from rich.console import Console
 from tests.results.ledgers import write_run
 
 from coterie.cli import main as cli
+from coterie.cli.sentences import console
 from coterie.results.gather import gather
 from coterie.results.report import render
 
@@ -44,7 +44,7 @@ def test_the_plotting_library_is_as_published() -> None:
 def test_the_command(comparison_folder, tmp_path, monkeypatch, capsys) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["coterie", "report", *words])
-        monkeypatch.setattr(cli, "console", Console(width=200))
+        monkeypatch.setattr(console, "_width", 200)
         code = 0
         try:
             cli.main()

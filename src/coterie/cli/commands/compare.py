@@ -1,0 +1,96 @@
+"""`coterie compare`: several methods on the same experiment, in one table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie import durable
+from coterie.cli.options import RUNS, DataFolder, ExperimentFile, Jobs, Json, Out, Quiet, SetAll, Track, seeds_of
+from coterie.cli.sentences import console, note, say
+from coterie.cli.watching import watched
+from coterie.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from coterie.studies.arms import Arm
+    from coterie.studies.compare import Compared
+
+__all__ = ["compare"]
+
+
+def compare(
+    experiment: ExperimentFile,
+    methods: Annotated[str, typer.Option("--methods", help='Names, separated by commas; with settings: "fedprox(mu=0.1),fedavg".')],
+    seeds: Annotated[str, typer.Option("--seeds", help="Numbers, separated by commas, or from-to, e.g. 0-4.")] = "0",
+    grid: Annotated[list[str] | None, typer.Option("--grid", help="Values of any key, e.g. method.mu=0.01,0.1. Repeatable.")] = None,
+    baseline: Annotated[str | None, typer.Option("--baseline", help="What others are compared with; by default the first.")] = None,
+    overrides: SetAll = None,
+    out: Out = None,
+    data: DataFolder = None,
+    jobs: Jobs = None,
+    track: Track = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV on standard output, a row of numbers for each method.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="LaTeX on standard output.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown on standard output.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same experiment and put them in one table. What was run before is reused."""
+    from coterie.results.sheets import formatted
+    from coterie.studies import compare as study
+
+    forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
+    if len(forms) > 1:
+        raise UserError(f"--{forms[0]} and --{forms[1]}: expected one format")
+    arms = _arms(experiment, methods, seeds, overrides or (), grid or (), out, data)
+    folder = arms[0].folder.parent
+    if baseline is not None and baseline not in (labels := {arm.label for arm in arms}):
+        raise UserError(f"--baseline {baseline}: not one of what is compared, {nearest(baseline, labels)}")
+    study.reuse(arms, RUNS)
+    with watched(arms, track, quiet=quiet or bool(forms)) as watch:
+        compared = study.compare(arms, watch, data=data, jobs=jobs)
+    if compared.arms:
+        sheets, found, runs = _tables(compared, baseline)
+        for form, name in {"markdown": "table.md", "csv": "table.csv", "json": "table.json"}.items():
+            durable.write(folder / name, formatted(form, sheets, found, runs))
+        if forms:
+            sys.stdout.write(formatted(forms[0], sheets, found, runs))
+        else:
+            console.print(*sheets, sep="\n")
+            say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
+    compared.complete()
+
+
+def _arms(
+    experiment: str, methods: str, seeds: str, overrides: Sequence[str], grid: Sequence[str], out: Path | None, data: Path | None
+) -> list[Arm]:
+    """The arms that a command line asks for; notes on what does not concern all of them go to standard error."""
+    from coterie.running.experiment import Experiment
+    from coterie.running.files import parse_override
+    from coterie.studies.arms import arms_of, grid_of, split, unreached
+
+    own = dict(parse_override(each) for each in overrides if each.lstrip().startswith("method."))
+    own = {key: value for key, value in own.items() if key != "method.name"}
+    plan = Experiment.load(experiment, [each for each in overrides if parse_override(each)[0] not in own])
+    names = split(methods)
+    if not names:
+        raise UserError("--methods is empty: expected names separated by commas")
+    arms = arms_of(plan, names, seeds_of(seeds), out or RUNS / plan.name, grid_of(grid), overrides=own, data=data)
+    for sentence in unreached(plan, names, own):
+        note(sentence)
+    return arms
+
+
+def _tables(compared: Compared, baseline: str | None) -> Any:
+    """A comparison as sheets, the numbers in them, and its runs."""
+    from coterie.results.comparison import contrast, read_arms
+    from coterie.results.sheets import comparison
+
+    arms = compared.arms
+    found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline if baseline in {arm.label for arm in arms} else None)
+    runs = [{"method": arm.label, "seed": arm.experiment.seed, **each} for arm, each in zip(arms, compared.summaries, strict=True)]
+    return comparison(f"{arms[0].experiment.name}, {arms[0].experiment.rounds} rounds", found), found, runs

@@ -1,0 +1,65 @@
+"""`coterie reproduce`: a paper's table again, with a verdict on each of its claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coterie.cli.options import DataFolder, Jobs, Json, Quiet
+from coterie.cli.sentences import console, say
+from coterie.cli.watching import watched
+from coterie.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.studies.recipe import Recipe
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A recipe that comes with Coterie, or a file.")] = None,
+    scale: Annotated[str, typer.Option("--scale", help="smoke (seconds), laptop, or paper (as published).")] = "laptop",
+    listing: Annotated[bool, typer.Option("--list", help="The recipes that come with Coterie.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Where result.json and result.md go; by default with the runs.")] = None,
+    runs: Annotated[Path | None, typer.Option("--runs", help="Where the runs go; by default under runs/reproduce/.")] = None,
+    data: DataFolder = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a paper's table again: our numbers beside the paper's, and a verdict on each of its claims."""
+    from coterie.results.tables import simple
+    from coterie.studies import reproduce as study
+    from coterie.studies.recipe import Recipe, recipes
+
+    if listing == (name is not None):
+        raise UserError("coterie reproduce takes either the name of a recipe or --list")
+    if name is None:
+        known = {each: Recipe.load(each) for each in recipes()}
+        rows = [{"name": each, "what": recipe.title, "paper": recipe.paper, "scales": _takes(recipe)} for each, recipe in known.items()]
+        if as_json:
+            sys.stdout.write(json.dumps(rows) + "\n")
+        else:
+            console.print(simple("recipes", list(rows[0]), [tuple(row.values()) for row in rows]))
+        return
+    recipe = Recipe.load(name)
+    where = runs or Path("runs") / "reproduce" / Path(name).stem
+    with watched(study.arms_for(recipe, scale, where, data), None, quiet=quiet or as_json) as watch:
+        result = study.reproduce(recipe, scale, watch, runs=where, data=data, jobs=jobs)
+    folder = out or where / scale
+    result.write(folder)
+    if as_json:
+        sys.stdout.write(json.dumps(result.table()) + "\n")
+        return
+    console.print(*result.sheets(), sep="\n")
+    for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):
+        say(sentence)
+    say(f"written to {folder}")
+
+
+def _takes(recipe: Recipe) -> str:
+    return "; ".join(f"{name}: {scale.takes}" for name, scale in recipe.scales.items())
