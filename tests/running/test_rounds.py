@@ -22,9 +22,10 @@ from coterie.ledger import Ledger, events
 from coterie.method import task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, read
-from coterie.running.experiment import Experiment, NewClients
+from coterie.running.experiment import Experiment
 from coterie.running.provenance import code_digest
 from coterie.running.rounds import new_folder, resume, run
+from coterie.running.sections import NewClients
 from coterie.testing import small_experiment
 
 

@@ -14,20 +14,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from coterie.data.compose import draw_rows, join, limit, resize, take, with_random_labels, without_labels
+from coterie.data.compose import with_random_labels
 from coterie.data.folder import data_folder
 from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
 from coterie.data.pool import Partition, Pool
-from coterie.data.sources import SOURCES, Source
-from coterie.engines import Engine, build_engine, known
 from coterie.errors import UserError, nearest
 from coterie.method import Method
 from coterie.methods import METHODS
@@ -37,126 +35,12 @@ from coterie.protocols import find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
 from coterie.running.files import assign, find, load_toml, parse_override, without_nothing
-from coterie.settings import Count, PositiveShare, ProperShare, Whole, explain, field_of, fields_of
+from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Public, Section
+from coterie.settings import Count, PositiveShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
 
-__all__ = ["Data", "EngineSettings", "Evaluation", "Experiment", "NewClients", "Public"]
-
-Clients = tuple[Whole, ...]
-"""By their numbers, from 0."""
-
-
-class Section(BaseModel):
-    """A table of an experiment file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
-
-
-class Public(Section):
-    """Unlabelled data that every participant, and the server, holds."""
-
-    source: Annotated[Source, field_of(SOURCES, "data.public.source")]
-    samples: Count | None = None
-    """How many training images of it; None for all."""
-    sent: bool = False
-    """Whether handing it out is counted as setup traffic, or everybody has it already."""
-
-
-class Data(Section):
-    """What is learned from."""
-
-    source: Annotated[tuple[Source, ...], fields_of(SOURCES, "data.source")]
-    """One source, or a list of them that become domains."""
-    size: Count | None = None
-    """Images become squares of this size."""
-    channels: Literal[1, 3] | None = None
-    train: Count | None = None
-    """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
-    test: Count | None = None
-    validation: Count | None = None
-    """So many labelled training images go to the server, for methods that validate there, and to no client."""
-    public: Public | None = None
-
-    def load(self, folder: Path, seed: int) -> Pool:
-        """The pool, from files in the data folder."""
-        pools = {name: self._shaped(source.load(folder)) for name, source in self._named()}
-        pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
-        train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
-        return pool if train is test is None else limit(pool, train, test, seed)
-
-    def hold_out(self, pool: Pool, seed: int) -> tuple[Pool, Pool | None]:
-        """The pool without what the server holds for validation, and that."""
-        if self.validation is None:
-            return pool, None
-        rows = np.arange(len(pool))
-        held = draw_rows(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
-        return take(pool, np.delete(rows, held)), take(pool, held)
-
-    def load_public(self, folder: Path, seed: int) -> Pool | None:
-        """The public pool, its labels gone, in the shape of the private one."""
-        if self.public is None:
-            return None
-        pool = self._shaped(self.public.source.load(folder))
-        return without_labels(limit(pool, self.public.samples, 0, seed))
-
-    def _named(self) -> Iterator[tuple[str, Source]]:
-        """Sources by the names of their domains; of several of one name, each with its number."""
-        names = [source.name for source in self.source]
-        for number, (name, source) in enumerate(zip(names, self.source, strict=True)):
-            yield name if names.count(name) == 1 else f"{name}-{1 + names[:number].count(name)}", source
-
-    def _shaped(self, pool: Pool) -> Pool:
-        if self.size is None and self.channels is None:
-            return pool
-        return resize(pool, self.size or pool.shape[1], self.channels or pool.shape[0])
-
-
-class Evaluation(Section):
-    """When, how and on whom models are measured."""
-
-    every: Count = 1
-    """Rounds between evaluations; the last round is always evaluated."""
-    protocols: tuple[str, ...] = ()
-    """By name; empty for the method's headline protocol."""
-    clients: Count | Annotated[Clients, Field(min_length=1)] | None = None
-    """Whom protocols about clients are measured at: a fixed, seeded choice of so many (None: as many as a cohort), or these, by number.
-    Those that are not drawn in an evaluated round train all the same, as evaluation, so this costs time."""
-    final: Count | Literal["all"] = "all"
-    """The same for the last round, unless clients are named by number."""
-    metrics: tuple[str, ...] = ()
-    """Metrics of your own, functions of logits and labels, as `package.module:function`; beside accuracy, top-5 accuracy and loss."""
-    targets: tuple[ProperShare, ...] = ()
-    """Accuracies whose rounds and bytes to reach are reported."""
-    stop_at: ProperShare | None = None
-    """Stop once the first protocol's accuracy reaches this."""
-
-
-class NewClients(Section):
-    """Clients held out of training that join at the end."""
-
-    count: Count
-    epochs: Count = 10
-
-
-class EngineSettings(Section):
-    """Where clients run; never changes a result."""
-
-    name: Annotated[str, AfterValidator(known)] = "processes"
-    """`processes`, `inline`, or your own as `package.module:Class`."""
-    workers: Count | None = None
-    """None for one per core."""
-    memory_mb: Count = 256
-    """Client memories that each worker keeps in RAM; the rest lies on disk."""
-    durable: bool = True
-    """Whether a round waits until its checkpoint is on the disk: a power cut then loses no more than the round in progress."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """What an engine of your own is called with."""
-
-    def build(self) -> Engine:
-        """The engine."""
-        workers = {} if self.workers is None or self.name == "inline" else {"workers": self.workers}
-        return build_engine(self.name, **workers, **self.options)
+__all__ = ["Experiment"]
 
 
 class Experiment(Section):

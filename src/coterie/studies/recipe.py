@@ -17,8 +17,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from coterie.errors import UserError, nearest
-from coterie.running.experiment import Experiment, Section
+from coterie.running.experiment import Experiment
 from coterie.running.files import assign, find, load_toml
+from coterie.running.sections import Section
 from coterie.settings import ProperShare, Whole, explain
 from coterie.studies.arms import leaves
 
