@@ -280,9 +280,11 @@ def test_a_worker_ends_with_its_parent_whatever_it_does(tmp_path, how) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(how=how, guard="if __name__ == '__main__': "))
     with subprocess.Popen([sys.executable, str(script), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True) as parent:
-        workers = [int(parent.stderr.readline().split()[1]) for _ in range(2)]
-        assert all(map(alive, workers))
-        parent.kill()
+        try:
+            workers = [int(parent.stderr.readline().split()[1]) for _ in range(2)]
+            assert all(map(alive, workers))
+        finally:  # it would wait for its workers for ever, and this test for it
+            parent.kill()
         parent.wait()
         until = time.monotonic() + 30
         while any(map(alive, workers)) and time.monotonic() < until:

@@ -285,23 +285,23 @@ class Strays(FedAvg):
     @task
     def train(self, site, memory, message):
         reply, memory = super().train(site, memory, message)
-        return (Record(model=3) if site.id == 3 else reply), memory
+        return (Record(model=3) if site.id == 1 else reply), memory
 
 
 def test_a_guest_that_answers_nonsense_is_turned_away(tmp_path) -> None:
     plan = small_experiment(Strays(), rounds=1).overridden({"evaluation.protocols": ["global", "local_post"], "cohort": 2, "seed": 1})
     plan = plan.replace(method=Strays(), admission=Admission(quorum=0.1))
-    assert 3 not in plan.cohort_of(1, 5)
+    assert 1 not in plan.cohort_of(1, 5)
     run(plan, tmp_path / "run", engine=Inline())
     (rejected,) = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
-    assert (rejected["client"], rejected["reason"].partition(" ")[2]) == (3, "is missing")
+    assert (rejected["client"], rejected["reason"].partition(" ")[2]) == (1, "is missing")
 
 
 def test_a_reply_of_another_form_is_counted_as_malformed(tmp_path) -> None:
     plan = small_experiment(Strays(), rounds=1).replace(cohort=1.0)
     run(plan, tmp_path / "run", engine=Inline())
     up = [e for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "exchange" and e["direction"] == "up"]
-    assert {e["client"]: e["kind"] for e in up} == {0: "weights", 1: "weights", 2: "weights", 3: "malformed", 4: "weights"}
+    assert {e["client"]: e["kind"] for e in up} == {0: "weights", 1: "malformed", 2: "weights", 3: "weights", 4: "weights"}
     assert all(e["framed_bytes"] > 0 for e in up)
 
 
