@@ -17,6 +17,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from coterie.engines import Engine, Inline, Job, Outcome, Processes
 from coterie.engines.worker import Performer
 from coterie.errors import CoterieError, Interrupted
 from coterie.hostile import BEHAVIOURS, Behaviour, Crowd
-from coterie.ledger import Event, Listener
+from coterie.ledger import LEDGER, Event, Listener, events
 from coterie.method import Method
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
@@ -36,6 +37,9 @@ from coterie.running.rounds import Result, resume, run
 from coterie.site import Site
 
 __all__ = ["ConformanceError", "Trial", "check_engine", "check_method", "small_experiment", "try_engine"]
+
+_TIMED = ("start", "resume", "round")
+"""Events that differ between two runs of the same bits."""
 
 
 class ConformanceError(CoterieError, AssertionError):
@@ -93,7 +97,7 @@ def check_method(
     _equal(reference, _run(_evaluated(plan), Inline()), "its result changes when its models are evaluated at clients")
     _check_bytes(seen, up, down)
     _check_missing_client(plan)
-    _check_resume(plan, reference)
+    _check_resume(plan, reference, seen)
     for build in engines:
         engine = build()
         _equal(reference, _run(plan, engine), f"its result on {type(engine).__name__} differs from inline")
@@ -293,16 +297,20 @@ def _check_missing_client(plan: Experiment) -> None:
         raise ConformanceError(f"it does not survive a client that is missing: {type(error).__name__}: {error}") from error
 
 
-def _check_resume(plan: Experiment, reference: Result) -> None:
+def _check_resume(plan: Experiment, reference: Result, seen: Sequence[Event]) -> None:
+    """A run that was stopped ends with the same bits, and with the same lines but for those that tell of time."""
+
     def stop(event: Event) -> None:
         if event["event"] == "round" and event["round"] == plan.rounds - 1:
             raise KeyboardInterrupt
 
     with tempfile.TemporaryDirectory() as folder:
-        try:
+        with suppress(Interrupted):
             run(plan, Path(folder) / "run", engine=Inline(), callbacks=[stop])
-        except Interrupted:
-            _equal(reference, resume(Path(folder) / "run", engine=Inline()), "its result changes when the run is stopped and resumed")
+        _equal(reference, resume(Path(folder) / "run", engine=Inline()), "its result changes when the run is stopped and resumed")
+        stopped, whole = ([e for e in found if e["event"] not in _TIMED] for found in (events(Path(folder) / "run" / LEDGER), seen))
+        if stopped != whole:
+            raise ConformanceError("its ledger changes when the run is stopped and resumed")
 
 
 def _global_states() -> tuple[object, ...]:

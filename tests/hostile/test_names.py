@@ -31,6 +31,8 @@ PAYLOADS = [
     "{{DATA}} /*{{SCRIPT}}*/ $& $1",
 ]
 NAMED = {"name", "kind", "reason", "title", "note", "domain", "digest", "coterie", "task"}
+PATIENCE = 200_000
+"""Milliseconds: machines are shared, and to be slow is no fault."""
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -105,6 +107,7 @@ def test_a_page_of_hostile_names_runs_nothing(tmp_path) -> None:
             for method in ("fedavg", "fedprox", "local"):
                 spoilt(write_run(folder / method, method, 0), payload)
             page = browser.new_page()
+            page.set_default_timeout(PATIENCE)
             page.on("dialog", lambda dialog: (asked.append("a dialog"), dialog.dismiss()))
             page.on("request", lambda request: asked.append(request.url))
             page.goto(write_page(gather([folder]), tmp_path / f"{number}.html").as_uri())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -64,4 +65,12 @@ def undisturbed(case: str) -> dict[str, Any]:
 def differences(folder: Path, case: str) -> list[str]:
     """In what a run differs from an undisturbed one."""
     found, expected = traces(folder), undisturbed(case)
-    return [f"{key}: {found[key]} instead of {expected[key]}"[:2000] for key in expected if found[key] != expected[key]]
+    return [f"{key}: {_first(found[key], expected[key])}"[:2000] for key in expected if found[key] != expected[key]]
+
+
+def _first(found: Any, expected: Any) -> str:
+    """The first difference between two lists, or the whole of what is none."""
+    if isinstance(expected, list):
+        pairs = itertools.zip_longest(found, expected)
+        found, expected = next((mine, other) for mine, other in pairs if mine != other)
+    return f"{found} instead of {expected}"

@@ -108,8 +108,7 @@ def test_a_protocol_that_was_asked_for_and_never_measured_is_refused() -> None:
     Tally.of(lines).check_measured()  # still under way
     with pytest.raises(RunError, match="nothing was measured under 'local_post'"):
         Tally.of([*lines, {"event": "end"}]).check_measured()
-    with pytest.raises(RunError, match="nothing was measured:"):
-        Tally.of([{"event": "end"}]).check_measured()
+    Tally.of([{"event": "end"}]).check_measured()  # a method without a model has nothing to measure
 
 
 def test_looking_changes_nothing(tally) -> None:

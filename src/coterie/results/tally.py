@@ -278,9 +278,8 @@ class Tally:
         coterie.errors.RunError: nothing was measured under 'local_post': the method had no model for it in any round
         """
         missing = [protocol for protocol in self.asked if protocol not in self.means]
-        if self.ended and (missing or not self.means):
-            names = f" under {', '.join(map(repr, missing))}" if missing else ""
-            raise RunError(f"nothing was measured{names}: the method had no model for it in any round")
+        if self.ended and missing:
+            raise RunError(f"nothing was measured under {', '.join(map(repr, missing))}: the method had no model for it in any round")
 
     def curve(self, protocol: str, metric: str = "accuracy") -> dict[int, float]:
         """Round -> value, in order."""

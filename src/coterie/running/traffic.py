@@ -55,18 +55,18 @@ class Traffic:
 
 
 def kinds_of(record: Record) -> dict[str, int]:
-    """Payload bytes by kind of content.
+    """Payload bytes by kind of content, in an order that does not depend on how the record came to be: built, or read from a file.
 
     >>> import torch
     >>> kinds_of(Record(model={"w": torch.ones(2)}, logits=torch.ones(3), examples=600))
-    {'weights': 8, 'logits': 12}
+    {'logits': 12, 'weights': 8}
     """
     sizes: dict[str, int] = {}
     for name, value in record.tensors.items():
         group = name.split("/", 1)[0]
         kind = KINDS.get(group, group)
         sizes[kind] = sizes.get(kind, 0) + value.numel() * value.element_size()
-    return {kind: size for kind, size in sizes.items() if size} or {EMPTY_KIND: 0}
+    return {kind: size for kind, size in sorted(sizes.items()) if size} or {EMPTY_KIND: 0}
 
 
 def _rows(record: Record, group: str) -> int:

@@ -25,6 +25,8 @@ from coterie.results.tally import Tally
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the dev extra)")
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 200_000
+"""Milliseconds: machines are shared, and to be slow is no fault."""
 SEEDS = (0, 1, 2)
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
 
@@ -74,6 +76,7 @@ def show(browser):
 
     def opened(path: Path, width: int = 1280, theme: str = "light", **options) -> View:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, accept_downloads=True, **options)
+        context.set_default_timeout(PATIENCE)
         view = View(context.new_page())
         view.listen()
         view.page.goto(path.as_uri())
@@ -267,3 +270,34 @@ def test_the_theme_is_remembered(show, report) -> None:
     page.reload()
     page.wait_for_selector("html[data-ready=yes]")
     assert page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_a_long_table_can_be_searched_and_keeps_its_head_in_view(show, report) -> None:
+    page = show(report).page
+    page.click("text=Resolved settings")
+    box, rows = page.locator("#table-settings input[type=search]"), page.locator("#table-settings tbody tr")
+    box.scroll_into_view_if_needed()
+    total = rows.count()
+    assert total > 15
+    box.fill("training epochs")
+    shown = [row for row in rows.all() if row.is_visible()]
+    assert [row.inner_text().split()[0] for row in shown] == ["training.epochs"]
+    assert page.inner_text("#table-settings .find .count") == f"1 of {total} rows"
+    box.fill("")
+    page.evaluate("document.querySelector('#table-settings .tall').scrollTop = 200")
+    region, head = page.locator("#table-settings .tall").bounding_box(), page.locator("#table-settings thead th").first.bounding_box()
+    assert abs(region["y"] - head["y"]) < 6
+    assert page.locator("#table-scores input").count() == 0
+
+
+def test_on_paper_it_is_light_and_nothing_is_cut_off(show, report, tmp_path) -> None:
+    page = show(report, theme="dark").page
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.get_attribute("html", "data-theme") == "light"
+    assert not page.locator("nav").is_visible()
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every((each) => each.scrollHeight <= each.clientHeight + 1)")
+    page.pdf(path=tmp_path / "report.pdf")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert (tmp_path / "report.pdf").stat().st_size > 10_000

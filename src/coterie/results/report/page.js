@@ -388,6 +388,14 @@ rejected();
 seconds();
 experiment();
 wear(root.dataset.theme);
+/* On paper: light, and only what would fill pages stays folded. */
+let worn = null;
+window.addEventListener("beforeprint", () => {
+  worn ??= root.dataset.theme;
+  wear("light");
+  for (const each of document.querySelectorAll("details")) if (each.querySelectorAll("tbody tr").length <= 4 * LONG) each.open = true;
+});
+window.addEventListener("afterprint", () => { wear(worn ?? root.dataset.theme); worn = null; });
 let width = window.innerWidth;
 window.addEventListener("resize", () => { if ((width < 620) !== narrow()) { width = window.innerWidth; figures.forEach((redraw) => redraw()); } });
 root.dataset.ready = "yes";

@@ -13,6 +13,7 @@ const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longda
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down"];
 const GLYPHS = ["●", "■", "◆", "▲", "✕", "✚", "★", "▼"];
 const PATTERNS = ["", "/", "x", ".", "\\", "-", "+", "|"];
+const LONG = 15;
 const AXES = { rounds: "round", bytes: "sent so far, up and down", seconds: "seconds" };
 
 const dark = () => root.dataset.theme === "dark";
@@ -85,8 +86,20 @@ const tableOf = (name, table) => {
   const head = el("tr", {}, ...table.columns.map((text, at) => el("th", { scope: "col", class: mark(at) }, text)));
   const rows = table.rows.map((row) => el("tr", {}, ...row.map((cell, at) =>
     el("td", { class: mark(at, cell) }, Array.isArray(cell) ? el("strong", {}, cell[0]) : cell))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+  const long = rows.length > LONG;
+  const region = el("div", { class: long ? "scroll tall" : "scroll", tabindex: "0", role: "region", "aria-label": name },
     el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
+  return long ? el("div", {}, finder(name, rows), region) : region;
+};
+/* A long table has a box to find rows in: those stay that hold every word. */
+const finder = (name, rows) => {
+  const found = el("span", { class: "count", role: "status" });
+  const box = el("input", { type: "search", placeholder: "Find rows", "aria-label": `Find rows in ${name}`, oninput: () => {
+    const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    found.textContent = words.length ? `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows` : "";
+  } });
+  return el("div", { class: "bar find" }, box, found);
 };
 /* A table with its heading and its button; `get` is asked again whenever `redraw` is called. */
 const tablePanel = (id, name, get, { folded = false, controls = [] } = {}) => {
