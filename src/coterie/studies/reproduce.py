@@ -4,86 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 from coterie import durable
 from coterie.errors import UserError, nearest
-from coterie.ledger import events
-from coterie.results.statistics import Estimate, estimate
-from coterie.results.tables import Cell, Sheet, as_markdown, estimated
-from coterie.running.rounds import LEDGER
+from coterie.results.read import read_run
+from coterie.results.tables import Cell, Sheet, as_markdown
+from coterie.results.tally import Tally
+from coterie.results.verdicts import Finding
 from coterie.studies.arms import Arm, arm
-from coterie.studies.compare import Watch, compare
-from coterie.studies.recipe import (
-    ACCURACIES,
-    CellPlan,
-    Claim,
-    Comparison,
-    Key,
-    Measure,
-    Recipe,
-    TableOfPaper,
-    cells_of,
-    key_of,
-)
+from coterie.studies.compare import Watch, compare, finished
+from coterie.studies.judging import Judged, Measured, judge, worded
+from coterie.studies.measures import value_of
+from coterie.studies.recipe import ACCURACIES, CellPlan, Comparison, Key, Recipe, TableOfPaper, cells_of, key_of
 
-__all__ = ["Judged", "Measured", "Reproduction", "Verdict", "arms_for", "judge", "reproduce"]
-
-Verdict = Literal["holds", "holds in part", "does not hold here", "not testable here", "not judged"]
-
+__all__ = ["Reproduction", "arms_for", "reproduce"]
 
 SMOKE = "smoke"
 """The scale that only shows that a recipe runs: too small for a verdict on any claim."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A cell after it was run: a value for each seed; None where the target was not reached in `rounds`."""
-
-    paper: float | None
-    measure: Measure
-    values: tuple[float | None, ...]
-    rounds: int
-    target: float | None = None
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """Mean and spread; None where a seed did not reach the target."""
-        known = [value for value in self.values if value is not None]
-        return estimate(known) if len(known) == len(self.values) else None
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Between what the mean over seeds lies: one number, or no upper bound where a target was not reached."""
-        low = mean(self.rounds if value is None else value for value in self.values)
-        return low, math.inf if None in self.values else low
-
-    def at(self, seed: int) -> Measured:
-        """As if there were only one seed, the one at a position."""
-        return Measured(self.paper, self.measure, (self.values[seed],), self.rounds, self.target)
-
-    def __str__(self) -> str:
-        if self.measure in ACCURACIES:
-            return estimated(self.estimate)
-        if self.estimate is None:
-            return f">{self.bounds[0]:.0f}"
-        return f"{self.estimate.mean:.4g}" + ("" if self.estimate.spread is None else f" ± {self.estimate.spread:.2g}")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim, its verdict and what came of each of its comparisons: True, False, or None where it could not be told."""
-
-    claim: Claim
-    verdict: Verdict
-    comparisons: tuple[bool | None, ...]
-    agreeing: tuple[int, ...]
-    """By how many seeds, taken alone, each comparison holds."""
 
 
 @dataclass(frozen=True)
@@ -92,25 +35,29 @@ class Reproduction:
 
     recipe: Recipe
     scale: str
+    seeds: Sequence[int]
+    """Those that all cells have; fewer than planned where not all was run."""
     cells: Mapping[Key, Measured]
     judged: Sequence[Judged]
     about: Mapping[str, Any]
-    """Command, date, versions, digest of the code, seconds."""
+    """Command, date, versions, digest of the code, commit, seconds."""
 
     def sheets(self) -> list[Sheet]:
-        """The paper's tables with our numbers, and the verdicts."""
-        seeds = len(self.recipe.scales[self.scale].seeds)
-        return [*(_sheet(self, block, seeds) for block in self.recipe.tables), _verdicts(self.judged, seeds)]
+        """The paper's tables with our numbers, the verdicts, and what they rest on."""
+        return [*(_sheet(self, block) for block in self.recipe.tables), _verdicts(self.judged), *_comparisons(self)]
 
     def markdown(self) -> str:
         """A page."""
         scale = self.recipe.scales[self.scale]
-        about = [f"- {key}: {value}" for key, value in self.about.items()]
-        differs = [f"- {sentence}" for sentence in scale.differs] or ["- nothing that we know of"]
-        head = [f"# {self.recipe.title}", "", self.recipe.paper, "", self.recipe.numbers, "", f"Scale: {self.scale} ({scale.takes})", ""]
-        return "\n".join(
-            [*head, as_markdown(self.sheets()), "What differs from the paper:", "", *differs, "", "How it was run:", "", *about, ""]
-        )
+        planned = f"; {len(self.seeds)} of {len(scale.seeds)} planned seeds" if len(self.seeds) < len(scale.seeds) else ""
+        parts = {
+            "What differs from the paper:": scale.differs or ("nothing that we know of",),
+            "Why so many seeds:": [f"{each.seeds} seeds: {each.claim} ({each.pilot})" for each in scale.power],
+            "How it was run:": [f"{key}: {value}" for key, value in self.about.items()],
+        }
+        head = [f"# {self.recipe.title}", self.recipe.paper, self.recipe.numbers, f"Scale: {self.scale} ({scale.takes}){planned}"]
+        tail = [f"{title}\n\n" + "\n".join(f"- {line}" for line in lines) for title, lines in parts.items() if lines]
+        return "\n\n".join([*head, as_markdown(self.sheets()).rstrip("\n"), *tail]) + "\n"
 
     def table(self) -> dict[str, Any]:
         """As plain data."""
@@ -120,12 +67,13 @@ class Reproduction:
             for key, found in self.cells.items()
         ]
         claims = [
-            {"claim": each.claim.text, "verdict": each.verdict, "comparisons": each.comparisons, "agreeing_seeds": each.agreeing}
+            {"number": each.claim.number, "claim": each.claim.text, "verdict": each.verdict, "detail": each.detail}
+            | {"comparisons": [_told(*pair) for pair in zip(each.claim.comparisons, each.findings, strict=False)]}
             for each in self.judged
         ]
         scale = self.recipe.scales[self.scale]
-        head = {"recipe": self.recipe.name, "paper": self.recipe.paper, "scale": self.scale, "seeds": scale.seeds, "differs": scale.differs}
-        return {**head, "about": self.about, "cells": cells, "claims": claims}
+        head = {"recipe": self.recipe.name, "paper": self.recipe.paper, "scale": self.scale, "seeds": self.seeds, "planned": scale.seeds}
+        return {**head, "differs": scale.differs, "about": self.about, "cells": cells, "claims": claims}
 
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, and the figure of it."""
@@ -139,102 +87,79 @@ class Reproduction:
         durable.write(folder / "result.md", self.markdown())
 
 
-def reproduce(recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None) -> Reproduction:
-    """Run every cell of a recipe with every seed, reusing what is there, and judge its claims."""
+def reproduce(
+    recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None, done: bool = False
+) -> Reproduction:
+    """Run every cell of a recipe with every seed, reusing what is there, and judge its claims; with `done`, only look at what is there."""
     arms = arms_for(recipe, scale, runs, data)
-    summaries = compare(arms, watch, data=data, jobs=jobs).complete().summaries
-    found = {each.folder: summary for each, summary in zip(arms, summaries, strict=True)}
+    if not done:
+        compare(arms, watch, data=data, jobs=jobs).complete()
+    seeds = _whole(recipe, scale, arms)
+    used = [each for each in arms if each.experiment.seed in seeds]
+    tallies = {each.folder: read_run(each.folder).tally for each in used}
     paper = dict(recipe.numbered())
-    cells = {}
-    for key, plan in cells_of(recipe, scale):
-        folders = [each.folder for each in _arms(recipe, scale, runs, key, plan, data)]
-        cells[key] = _found(plan, paper[key], [found[folder] for folder in folders])
-    about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(arms, list(found.values()))}
-    judged = [_not_judged(claim) if scale == SMOKE and claim.comparisons else judge(claim, cells) for claim in recipe.claims]
-    return Reproduction(recipe, scale, cells, judged, about)
+    cells = {
+        key: _measured(plan, paper[key], [tallies[each.folder] for each in _arms(seeds, runs, key, plan, data)])
+        for key, plan in cells_of(recipe, scale)
+    }
+    about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(list(tallies.values()))}
+    judged = judge(recipe.claims, cells)
+    if scale == SMOKE:
+        judged = [Judged(each.claim, "not judged" if each.findings else each.verdict) for each in judged]
+    return Reproduction(recipe, scale, seeds, cells, judged, about)
 
 
 def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
-    """The runs that a scale needs, each once."""
+    """The runs that a scale needs, each once, seed by seed, so that what is stopped early has whole seeds."""
     if scale not in recipe.scales:
         raise UserError(f"recipe '{recipe.name}' has no scale '{scale}': {nearest(scale, recipe.scales)}")
-    arms = (each for key, plan in cells_of(recipe, scale) for each in _arms(recipe, scale, runs, key, plan, data))
+    plans = list(cells_of(recipe, scale))
+    arms = (each for seed in recipe.scales[scale].seeds for key, plan in plans for each in _arms([seed], runs, key, plan, data))
     return list({each.folder: each for each in arms}.values())
 
 
-def _arms(recipe: Recipe, scale: str, runs: Path, key: Key, plan: CellPlan, data: Path | None) -> list[Arm]:
-    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in recipe.scales[scale].seeds]
+def _arms(seeds: Sequence[int], runs: Path, key: Key, plan: CellPlan, data: Path | None) -> list[Arm]:
+    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in seeds]
 
 
-def judge(claim: Claim, cells: Mapping[Key, Measured]) -> Judged:
-    """A claim holds if all its comparisons do, in part if some do; what is not known speaks for neither.
-
-    >>> ours, theirs = Measured(20, "rounds", (19.0, 23.0), 99), Measured(626, "rounds", (None, 80.0), 99)
-    >>> cells = {Key("t", "a", "c"): ours, Key("t", "b", "c"): theirs}
-    >>> comparison = Comparison(left="t / a / c", relation="<", right="t / b / c", factor=0.5)
-    >>> judged = judge(Claim(text="a needs less than half", comparisons=(comparison,)), cells)
-    >>> judged.verdict, judged.agreeing
-    ('holds', (2,))
-    """
-    found = tuple(_holds(each, cells) for each in claim.comparisons)
-    verdict: Verdict = "does not hold here"
-    if not found or all(each is None for each in found):
-        verdict = "not testable here"
-    elif all(found):
-        verdict = "holds"
-    elif any(found):
-        verdict = "holds in part"
-    seeds = range(min((len(cell.values) for cell in cells.values()), default=0))
-    alone = [{key: cell.at(seed) for key, cell in cells.items()} for seed in seeds]
-    return Judged(claim, verdict, found, tuple(sum(_holds(each, one) is True for one in alone) for each in claim.comparisons))
+def _whole(recipe: Recipe, scale: str, arms: Sequence[Arm]) -> list[int]:
+    """The seeds whose runs are all there."""
+    missing = {each.experiment.seed for each in arms if not finished(each)}
+    found = [seed for seed in recipe.scales[scale].seeds if seed not in missing]
+    if not found:
+        raise UserError(f"no seed of recipe '{recipe.name}' at scale '{scale}' has all its runs: leave out --done to run them")
+    return found
 
 
-def _not_judged(claim: Claim) -> Judged:
-    return Judged(claim, "not judged", (), ())
+def _measured(plan: CellPlan, paper: float | None, tallies: Sequence[Tally]) -> Measured:
+    new = plan.experiment.new_clients
+    limit = new.epochs if plan.measure == "new client epochs" and new is not None else plan.experiment.rounds
+    return Measured(paper, plan.measure, tuple(value_of(plan, tally) for tally in tallies), limit, plan.target)
 
 
-def _holds(comparison: Comparison, cells: Mapping[Key, Measured]) -> bool | None:
-    """Whether it holds for the means over seeds; None where a cell is missing or a bound leaves it open."""
-    sides = [_bounds(side, cells) for side in (comparison.left, comparison.right)]
-    if sides[0] is None or sides[1] is None:
-        return None
-    left, right = sides[0], tuple(comparison.factor * bound for bound in sides[1])
-    (low, high), (below, above) = (left, right) if comparison.relation == "<" else (right, left)
-    if high < below:
-        return True
-    return False if low >= above else None
-
-
-def _bounds(side: str | float, cells: Mapping[Key, Measured]) -> tuple[float, float] | None:
-    if not isinstance(side, str):
-        return side, side
-    found = cells.get(key_of(side))
-    return None if found is None else found.bounds
-
-
-def _found(plan: CellPlan, paper: float | None, summaries: Sequence[Mapping[str, Any]]) -> Measured:
-    return Measured(paper, plan.measure, tuple(_value(plan, summary) for summary in summaries), plan.experiment.rounds, plan.target)
-
-
-def _value(plan: CellPlan, summary: Mapping[str, Any]) -> float | None:
-    if plan.measure == "rounds":
-        crossing = summary["targets"][plan.protocol][str(plan.target)]["first_crossing"]
-        return None if crossing is None else float(crossing["round"])
-    if plan.measure == "new client epochs":
-        return float(mean(new_client["epochs_to_plateau"] for new_client in summary["new_clients"]))
-    if plan.measure == "new client accuracy":
-        return float(mean(new_client["accuracy"][plan.epoch] for new_client in summary["new_clients"]))
-    return float(summary["protocols"][plan.protocol]["accuracy"][plan.measure])
-
-
-def _about(arms: Sequence[Arm], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = next(events(arms[0].folder / LEDGER))
-    seconds = round(sum(summary["seconds"] for summary in summaries))
+def _about(tallies: Sequence[Tally]) -> dict[str, Any]:
+    first = tallies[0].start
+    seconds = round(sum(sum(tally.seconds.values()) for tally in tallies))
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
-    return {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "code": first["code"], "seconds on one core": seconds}
+    found = {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "code": first["code"], "commit": _commit()}
+    return {**found, "seconds on one core": seconds}
 
 
-def _sheet(result: Reproduction, block: TableOfPaper, seeds: int) -> Sheet:
+def _commit() -> str:
+    """The commit of the checkout that this is run from; empty where there is none."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _told(comparison: Comparison, finding: Finding) -> dict[str, Any]:
+    plain = {key: None if value in (math.inf, -math.inf) else value for key, value in asdict(finding).items()}  # JSON has no infinity
+    return {"comparison": str(comparison), **plain, "could_have_seen": finding.could_have_seen}
+
+
+def _sheet(result: Reproduction, block: TableOfPaper) -> Sheet:
     """One table of the paper: for each column the paper's number and ours; rounds with how many times fewer than the first row."""
     rows = []
     for row in block.rows:
@@ -247,9 +172,8 @@ def _sheet(result: Reproduction, block: TableOfPaper, seeds: int) -> Sheet:
     targets = sorted({found.target for found in ours if found.measure == "rounds" and found.target is not None})
     reach = f", rounds to {', '.join(f'{100 * target:g}%' for target in targets)}" if targets else ""
     columns = tuple(f"{column}: {whose}" for column in result.recipe.columns for whose in ("paper", "ours"))
-    note = (
-        f"ours: {'one seed' if seeds == 1 else f'mean ± standard deviation over {seeds} seeds'}; '>': a seed was not there when it stopped"
-    )
+    seeds = len(result.seeds)
+    note = f"ours: {'one seed' if seeds == 1 else f'mean ± standard deviation over {seeds} seeds'}; '>': not there when it stopped"
     return Sheet(f"{block.name}{reach} at {result.scale} scale", ("", *columns), tuple(rows), note)
 
 
@@ -267,24 +191,37 @@ def _ours(cells: Mapping[Key, Measured], key: Key, first: Key) -> str:
     found, reference = cells.get(key), cells.get(first)
     if found is None:
         return "not run"
-    if found.measure != "rounds" or reference is None or key == first or found.estimate is None:
+    if found.measure != "rounds" or reference is None or key == first or found.estimate is None or reference.estimate is None:
         return str(found)
-    more = ">" if reference.estimate is None else ""
-    return f"{found} ({more}{reference.bounds[0] / found.estimate.mean:.1f}×)"
+    return f"{found} ({reference.estimate.mean / found.estimate.mean:.1f}×)"
 
 
-def _verdicts(judged: Sequence[Judged], seeds: int) -> Sheet:
-    rows = tuple((Cell(each.claim.text), Cell(each.verdict), Cell(_detail(each, seeds))) for each in judged)
-    return Sheet("the paper's claims", ("claim", "verdict", "comparisons"), rows)
+def _verdicts(judged: Sequence[Judged]) -> Sheet:
+    rows = tuple((each.claim.number or "ours", each.claim.text, each.verdict, each.detail) for each in judged)
+    return Sheet("the paper's claims", ("claim", "text", "verdict", "comparisons"), rows, keys=2)
 
 
-def _detail(each: Judged, seeds: int) -> str:
-    if each.verdict == "not judged":
-        return "smoke scale only shows that the recipe runs"
-    if not each.comparisons:
-        return each.claim.untestable
-    holds, open_ = each.comparisons.count(True), each.comparisons.count(None)
-    words = [f"{holds} of {len(each.comparisons)} hold"] + ([f"{open_} cannot be told"] if open_ else [])
-    if seeds > 1:
-        words.append(f"{sum(each.agreeing)} of {seeds * len(each.comparisons)} seed by seed")
-    return ", ".join(words)
+def _comparisons(result: Reproduction) -> list[Sheet]:
+    """Every comparison with its effect and interval; none where nothing is judged."""
+    rows = [
+        (
+            each.claim.number or "ours",
+            str(comparison),
+            worded(found, _measure(result, comparison)),
+            f"{100 * found.confidence:.4g}%",
+            found.outcome,
+        )
+        for each in result.judged
+        for comparison, found in zip(each.claim.comparisons, each.findings, strict=False)
+        if found.confidence is not None
+    ]
+    note = "Effects are paired by seed. An interval's confidence is what Holm's correction gives it among the comparisons of this table."
+    return (
+        [Sheet("what the verdicts rest on", ("claim", "comparison", "effect", "confidence", "verdict"), tuple(rows), note, keys=2)]
+        if rows
+        else []
+    )
+
+
+def _measure(result: Reproduction, comparison: Comparison) -> Any:
+    return result.cells[key_of(comparison.cells[0])].measure

@@ -22,12 +22,13 @@ __all__ = ["reproduce"]
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A recipe that comes with Coterie, or a file.")] = None,
-    scale: Annotated[str, typer.Option("--scale", help="smoke (seconds), laptop, or paper (as published).")] = "laptop",
+    scale: Annotated[str, typer.Option("--scale", help="smoke (seconds), study, or paper (as published).")] = "study",
     listing: Annotated[bool, typer.Option("--list", help="The recipes that come with Coterie.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Where result.json and result.md go; by default with the runs.")] = None,
     runs: Annotated[Path | None, typer.Option("--runs", help="Where the runs go; by default under runs/reproduce/.")] = None,
     data: DataFolder = None,
     jobs: Jobs = None,
+    done: Annotated[bool, typer.Option("--done", help="Run nothing: the table of the seeds that are done.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -49,7 +50,7 @@ def reproduce(
     recipe = Recipe.load(name)
     where = runs or Path("runs") / "reproduce" / Path(name).stem
     with watched(study.arms_for(recipe, scale, where, data), None, quiet=quiet or as_json) as watch:
-        result = study.reproduce(recipe, scale, watch, runs=where, data=data, jobs=jobs)
+        result = study.reproduce(recipe, scale, watch, runs=where, data=data, jobs=jobs, done=done)
     folder = out or where / scale
     result.write(folder)
     if as_json:
