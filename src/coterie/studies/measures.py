@@ -23,8 +23,8 @@ def value_of(plan: CellPlan, tally: Tally) -> float | None:
             return _epochs(tally, plan.target or 0)
         case "new client accuracy":
             return float(mean(each["accuracy"][plan.epoch or 0] for each in tally.new_clients))
-        case "loss":
-            return list(tally.losses().values())[-1]
+        case "diagonal":
+            return mean(_above(found[-1]["values"]) for (name, _), found in tally.logs.items() if name == plan.log)
         case "best":
             return best_of(tally.curve(plan.protocol, plan.metric).values(), plan.metric)
         case "swing":
@@ -40,6 +40,17 @@ def _last(plan: CellPlan, tally: Tally) -> float:
     if found is None:
         raise RunError(f"nothing was measured under '{plan.protocol}' ({plan.metric})")
     return found.value
+
+
+def _above(matrix: list[list[float]]) -> float:
+    """The mean of a matrix's diagonal less that of the rest.
+
+    >>> _above([[1.0, 0.25], [-0.25, 0.5]])
+    0.75
+    """
+    diagonal = [row[at] for at, row in enumerate(matrix)]
+    rest = [value for at, row in enumerate(matrix) for other, value in enumerate(row) if other != at]
+    return mean(diagonal) - mean(rest)
 
 
 def _epochs(tally: Tally, target: float) -> float | None:

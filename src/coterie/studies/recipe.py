@@ -44,9 +44,10 @@ __all__ = [
     "settings_of",
 ]
 
-Measure = Literal["rounds", "last", "best", "swing", "loss", "new client epochs", "new client accuracy"]
+Measure = Literal["rounds", "last", "best", "swing", "diagonal", "new client epochs", "new client accuracy"]
 """The first round in which the mean of five evaluations is at the target; the last or the best accuracy; how much accuracy swings from
-one evaluation to the next; the last training loss; new clients' epochs to the target, or their mean accuracy after some epochs."""
+one evaluation to the next; how far a logged matrix's diagonal is above the rest of it; new clients' epochs to the target, or their mean
+accuracy after some epochs."""
 ACCURACIES = ("last", "best", "swing", "new client accuracy")
 """Measures that are shares of 1."""
 COUNTS = ("rounds", "new client epochs")
@@ -88,6 +89,8 @@ class Change(Section):
     """One of those that the experiment lists, or else the only one."""
     client: Whole | None = None
     """The client whose value it is; the mean over clients unless said."""
+    log: str | None = None
+    """The name of the logged matrix, for its diagonal."""
     skip: bool = False
 
     def concerns(self, key: Key) -> bool:
@@ -273,6 +276,7 @@ class CellPlan:
     target: float | None
     epoch: int | None
     client: int | None
+    log: str | None
 
 
 def cells_of(recipe: Recipe, scale: str) -> Iterator[tuple[Key, CellPlan]]:
@@ -287,8 +291,16 @@ def settings_of(recipe: Recipe, scale: str = "paper") -> set[str]:
     >>> "training.batch" in settings_of(Recipe.load("mcmahan-table2"))
     True
     """
-    found = {path for path, _ in leaves(_base(recipe))}
-    return found | {path for _, changes in _changed(recipe, scale) for change in changes for path, _ in leaves(change.set)}
+    changed = [change.set for _, changes in _changed(recipe, scale) for change in changes]
+    return {path for table in (_base(recipe), *changed) for path in _paths(table)}
+
+
+def _paths(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def _base(recipe: Recipe) -> dict[str, Any]:
@@ -308,7 +320,7 @@ def _plan(base: Mapping[str, Any], changes: Sequence[Change]) -> CellPlan:
     for change in changes:
         for path, value in leaves(change.set):
             assign(table, path, copy.deepcopy(value))  # a later change may reach into it
-    said = {name: _last_said(changes, name) for name in ("measure", "protocol", "metric", "target", "epoch", "client")}
+    said = {name: _last_said(changes, name) for name in ("measure", "protocol", "metric", "target", "epoch", "client", "log")}
     needed = {"rounds": said["target"], "new client epochs": said["target"], "new client accuracy": said["epoch"]}
     if said["protocol"] is None or needed.get(said["measure"], said["measure"]) is None:
         raise UserError(

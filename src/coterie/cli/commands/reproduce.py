@@ -41,11 +41,15 @@ def reproduce(
         raise UserError("coterie reproduce takes either the name of a recipe or --list")
     if name is None:
         known = {each: Recipe.load(each) for each in recipes()}
-        rows = [{"name": each, "what": recipe.title, "paper": recipe.paper, "scales": _takes(recipe)} for each, recipe in known.items()]
+        rows = [
+            {"name": each, "covers": ", ".join(recipe.covers), "what": recipe.title, "paper": recipe.paper, "scales": _takes(recipe)}
+            for each, recipe in known.items()
+        ]
         if as_json:
             sys.stdout.write(json.dumps(rows) + "\n")
         else:
-            console.print(simple("recipes", list(rows[0]), [tuple(row.values()) for row in rows]))
+            shown = ("name", "covers", "what", "scales")
+            console.print(simple("recipes", shown, [tuple(row[key] for key in shown) for row in rows]))
         return
     recipe = Recipe.load(name)
     where = runs or Path("runs") / "reproduce" / Path(name).stem
