@@ -27,3 +27,9 @@ def test_what_did_not_get_there_stands_where_it_stopped_and_has_no_mean() -> Non
 
 def test_cells_that_were_not_run_are_left_out() -> None:
     assert len(figure_of({"cells": [cell("a", [0.5]), {**cell("b", []), "table": "other"}]}).axes) == 1
+
+
+def test_the_verdicts_stand_below() -> None:
+    claims = [{"number": "004.3", "verdict": "shown"}, {"number": "", "verdict": "not shown"}]
+    [legend] = figure_of({"cells": [cell("a", [0.5])], "claims": claims}).legends
+    assert legend.get_title().get_text() == "004.3 shown"

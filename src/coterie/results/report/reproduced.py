@@ -37,7 +37,7 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
             mine = [cell for cell in cells if (cell["table"], cell["column"]) == (table, column)]
             _panel(panel, mine, rows[table], named=panel is line[0])
             panel.set_title(fill(f"{table}: {column}" if len(tables) > 1 else column, 80 // len(columns)), loc="left")
-    figure.legend(handles=_legend(cells), loc="outside lower center", ncols=4)
+    figure.legend(handles=_legend(cells), loc="outside lower center", ncols=4, title=_verdicts(result.get("claims", ())), title_fontsize=6)
     return figure
 
 
@@ -61,6 +61,11 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
     panel.set_xlabel("%" if share else "rounds" if cells and cells[0]["measure"] == "rounds" else "epochs")
+
+
+def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
+    """The verdicts, a few words for each of the paper's claims."""
+    return fill("; ".join(f"{claim['number']} {claim['verdict']}" for claim in claims if claim["number"]), 120)
 
 
 def _legend(cells: Sequence[Mapping[str, Any]]) -> list[Line2D]:
