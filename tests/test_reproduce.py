@@ -330,7 +330,8 @@ def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
         ('row = "local"\nprotocol', 'row = "locl"\nprotocol', "a change is for no cell"),
         ('paper = [0.5, "-"]', "paper = [0.5]", "needs a number, or '-', for each of the 2 columns"),
         ('measure = "last"\n', "", "give every cell a measure"),
-        ('relation = ">"', 'relation = "~"', "relation"),
+        ('relation = ">"', 'relation = "="', "relation"),
+        ('relation = ">"', 'relation = "~"', "'~' needs a margin"),
         ("title", "titel", "title is missing"),
     ],
 )

@@ -251,6 +251,8 @@ class Recipe(Section):
             for side in (side for each in claim.comparisons for side in each.cells):
                 if key_of(side) not in known:
                     raise UserError(f"claim '{claim.text}': '{side}' is no cell, {nearest(side, map(str, known))}")
+            if any((each.relation == "~") != (each.margin is not None) for each in claim.comparisons):
+                raise UserError(f"claim '{claim.text}': the relation '~' needs a margin, and no other has one")
         for change in (*self.changes, *(change for scale in self.scales.values() for change in scale.changes)):
             if not all(any(part.concerns(key) for key in known) for part in _parts(change)):
                 raise UserError(f"a change is for no cell: table = {change.table!r}, row = {change.row!r}, column = {change.column!r}")
