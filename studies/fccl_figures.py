@@ -111,7 +111,7 @@ def figure_5(folder: Path) -> Figure | None:
 
 
 def figure_6(folders: list[Path]) -> Figure:
-    """Own-domain accuracy and the first term of the local loss, means over clients, a line a run."""
+    """Own-domain accuracy and the whole local loss, means over clients, a line a run."""
     figure = Figure(figsize=(7.0, 2.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for index, folder in enumerate(folders):
@@ -122,11 +122,11 @@ def figure_6(folders: list[Path]) -> Figure:
         losses: dict[int, list[float]] = {}
         for series in shown(folder, "losses").values():
             for event in series:
-                losses.setdefault(event["round"], []).append(event["values"][0])
+                losses.setdefault(event["round"], []).append(sum(event["values"]))
         if losses:
             right.plot(list(losses), [float(np.mean(each)) for each in losses.values()], **line_of(index, len(losses)))
     left.set(xlabel="round", ylabel="own-domain accuracy (%)")
-    right.set(xlabel="round", ylabel="cross-entropy in training")
+    right.set(xlabel="round", ylabel="local loss in training")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 

@@ -204,24 +204,16 @@ def _verdicts(judged: Sequence[Judged]) -> Sheet:
 def _comparisons(result: Reproduction) -> list[Sheet]:
     """Every comparison with its effect and interval; none where nothing is judged."""
     rows = [
-        (
-            each.claim.number or "ours",
-            str(comparison),
-            worded(found, _measure(result, comparison)),
-            f"{100 * found.confidence:.4g}%",
-            found.outcome,
-        )
+        (each.claim.number or "ours", str(comparison), *_effect(result, comparison, found), found.outcome)
         for each in result.judged
         for comparison, found in zip(each.claim.comparisons, each.findings, strict=False)
         if found.confidence is not None
     ]
     note = "Effects are paired by seed. An interval's confidence is what Holm's correction gives it among the comparisons of this table."
-    return (
-        [Sheet("what the verdicts rest on", ("claim", "comparison", "effect", "confidence", "verdict"), tuple(rows), note, keys=2)]
-        if rows
-        else []
-    )
+    columns = ("claim", "comparison", "effect", "confidence", "verdict")
+    return [Sheet("what the verdicts rest on", columns, tuple(rows), note, keys=2)] if rows else []
 
 
-def _measure(result: Reproduction, comparison: Comparison) -> Any:
-    return result.cells[key_of(comparison.cells[0])].measure
+def _effect(result: Reproduction, comparison: Comparison, found: Finding) -> tuple[str, str]:
+    measure = result.cells[key_of(comparison.cells[0])].measure
+    return worded(found, measure), f"{100 * (found.confidence or 0):.4g}%"
