@@ -276,21 +276,6 @@ def test_beta_one_is_uniform_fedavg_to_the_bit() -> None:
     check_method(FML(beta=1.0), up=MODEL, down=MODEL, same_as=FedAvg(weighting="uniform"), engines=())
 
 
-def test_a_founder_may_start_from_the_servers_model_and_is_then_one_with_its_meme() -> None:
-    population = small_experiment(FML()).population()
-    message = Record(model=population.site(SERVER, 0, ModelCache()).fresh())
-    site = population.site(2, 1, ModelCache())
-    reply, kept = FML(founder="server").train(site, EMPTY, message)
-    assert kept.group("model") == reply.group("model") != message.group("model")
-    assert FML().train(site, EMPTY, message)[1].group("model") != kept.group("model")
-
-
-def test_a_founder_from_the_servers_model_has_the_memes_network() -> None:
-    plan = small_experiment(FML(meme=MLP(hidden=(3,)), founder="server"))
-    with pytest.raises(UserError, match="client 0 has another model than the meme"):
-        plan.population()
-
-
 def test_without_weight_on_labels_there_is_no_label_in_it() -> None:
     """Any other labels, even invalid ones, give the same bits; with a little weight on either they do not."""
     plan = small_experiment(FML())

@@ -78,8 +78,6 @@ class FML(Method):
     """Weight of the labels in the meme's loss."""
     meme: Annotated[Architecture, field_of(MODELS, "method.meme")] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
-    founder: Literal["own", "server"] = "own"
-    """The private model that a client starts the federation with: its own, or the server's first one ("optional on demand")."""
     new_client: Literal["own", "server"] = "own"
     """A new client's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and
     without dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
@@ -88,14 +86,11 @@ class FML(Method):
         models = population.plan.architectures
         if self.meme is None and len(set(models)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
-        joining = {
-            ("founder", "client"): range(population.new_clients.start) if self.founder == "server" else (),
-            ("new_client", "new client"): population.new_clients if self.new_client == "server" else (),
-        }
-        for (key, who), clients in joining.items():
-            for client in clients:
-                if models[population.architecture_of(client)] != (self.meme or models[0]):
-                    raise UserError(f"method.{key} = 'server': {who} {client} has another model than the meme, expected the same, or 'own'")
+        for client in population.new_clients if self.new_client == "server" else ():
+            if models[population.architecture_of(client)] != (self.meme or models[0]):
+                raise UserError(
+                    f"method.new_client = 'server': new client {client} has another model than the meme, expected the same, or 'own'"
+                )
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return (self.meme or base) if client == SERVER else base
@@ -110,7 +105,7 @@ class FML(Method):
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser's state."""
-        private = memory.group("model") or (message.group("model") if self.founder == "server" else site.initial())
+        private = memory.group("model") or site.initial()
         site.evaluate("start", private)
         fitted = self._mutual(site, _pair(private, message), memory.group("optimiser"), site.training, "train")
         private = fitted.params.under("private")
