@@ -10,6 +10,7 @@ from docs import results as page
 from coterie.studies.claims import papers
 from coterie.studies.judging import Measured, judge
 from coterie.studies.recipe import Key, Recipe
+from coterie.studies.reproduce import Reproduction
 
 
 def test_the_committed_page_is_current() -> None:
@@ -36,6 +37,39 @@ def test_a_committed_result_is_of_this_edition_and_its_verdicts_are_what_its_val
     assert [each.verdict for each in judge(recipe.claims, cells)] == [each["verdict"] for each in result["claims"]]
     assert cells.keys() <= dict(recipe.numbered()).keys()
     assert {key: found.paper for key, found in cells.items()}.items() <= dict(recipe.numbered()).items()
+
+
+@pytest.fixture
+def dynamic() -> Reproduction:
+    """A made-up result of a recipe: clear, vague and contrary differences, and a table that was not run."""
+    recipe = Recipe.load("fml-dynamic")
+    seeds = recipe.scales["study"].seeds
+    gains = {"CIFAR-10 cnn1, IID": {"global": 0.05, "local": 0.0}, "CIFAR-10 cnn1, two classes": {"global": -0.05, "local": 0.05}}
+    cells = {}
+    for key, paper in recipe.numbered():
+        if key.table in gains:
+            gain = gains[key.table][key.column] if key.row == "dynamic" else 0.0
+            noise = 0.01 if key.row == "dynamic" else 0.0
+            cells[key] = Measured(paper, "last", tuple(0.5 + gain + noise * (seed % 3 - 1) for seed in seeds), 15)
+    about = {"command": "coterie reproduce fml-dynamic --scale study", "commit": "abc", "versions": "coterie 0.2.0"}
+    return Reproduction(recipe, "study", seeds, cells, judge(recipe.claims, cells), about)
+
+
+def test_a_row_has_the_comparison_that_decides_its_interval_verdict_command_and_commit(dynamic) -> None:
+    [claim] = [each for paper in papers() for each in paper.claims if each.number == "004.8"]
+    result = json.loads(json.dumps(dynamic.table(), allow_nan=False))
+    cells = [cell.strip() for cell in page.row(claim, "fml-dynamic", result).strip("|").split("|")]
+    assert cells[3].startswith("-5.0 [-6.")
+    assert cells[3].endswith("points: CIFAR-10 cnn1, two classes, dynamic, global > CIFAR-10 cnn1, two classes, fixed, global")
+    assert cells[4] == "**shown contrary** (2 of 6 shown; 1 of 6 shown contrary; 2 of 6 not run; could have seen 1.2 points)"
+    assert cells[5:] == ["`coterie reproduce fml-dynamic --scale study`", "abc"]
+
+
+def test_verdict_and_interval_are_the_same_in_table_page_and_data(dynamic) -> None:
+    text, data = dynamic.markdown(), dynamic.table()
+    [told] = [each for each in data["claims"] if each["number"] == "004.8"]
+    assert f"| 004.8 | {told['claim']} | {told['verdict']} | {told['detail']} |" in text
+    assert "| 004.8 | CIFAR-10 cnn1, IID / dynamic / global > CIFAR-10 cnn1, IID / fixed / global | +5.0 [+" in text
 
 
 def test_a_claim_in_several_parts_is_as_good_as_its_worst() -> None:
