@@ -42,7 +42,7 @@ def reproduce(
     if name is None:
         known = {each: Recipe.load(each) for each in recipes()}
         rows = [
-            {"name": each, "covers": ", ".join(recipe.covers), "what": recipe.title, "paper": recipe.paper, "scales": _takes(recipe)}
+            {"name": each, "covers": _covers(recipe), "what": recipe.title, "paper": recipe.paper, "scales": _takes(recipe)}
             for each, recipe in known.items()
         ]
         if as_json:
@@ -64,6 +64,12 @@ def reproduce(
     for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):
         say(sentence)
     say(f"written to {folder}")
+
+
+def _covers(recipe: Recipe) -> str:
+    """Tables and figures, and the claims that are tested on them."""
+    claims = dict.fromkeys(claim.number for claim in recipe.claims if claim.number)
+    return "; ".join(filter(None, (", ".join(recipe.covers), f"claims {', '.join(claims)}" if claims else "")))
 
 
 def _takes(recipe: Recipe) -> str:
