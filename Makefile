@@ -16,9 +16,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 	$(INSTALL) -e '.[dev]'
 	touch $@
 
-demo: .venv/core  ## A real comparison on embedded data: six methods, three seeds, two classes per client; and its page.
-	$(BIN)/coterie compare digits-two-class --methods fedavg,fedmmd,scaffold,ditto,local,centralised --seeds 0-2
-	$(BIN)/coterie report runs/digits-two-class
+demo: .venv/core  ## What this is for, in two tables and one page, on data that need no fetching: a minute.
+	$(BIN)/coterie demo
 
 test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q

@@ -193,3 +193,33 @@ def test_help_comes_without_torch() -> None:
     code = "import sys, coterie.cli; assert not {'torch', 'sklearn', 'matplotlib'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_bare_version_and_help(call) -> None:
+    from coterie import __version__
+
+    for words in ((), ("-h",), ("run", "-h")):
+        code, out, err = call(*words)
+        assert (code, "Usage" in out, err) == (0, True, "")
+    assert call("--version")[:2] == (0, f"coterie {__version__}\n")
+
+
+def test_more_rounds_for_a_finished_run(call, tmp_path) -> None:
+    call("run", "digits-two-class", *FAST, "--out", "short")
+    code, out, _ = call("run", "--resume", "short", "--rounds", "3", "--out", "longer")
+    assert (code, "round 3/3" in out, "round 2/3" in out) == (0, True, False)
+    assert json.loads((tmp_path / "longer" / "summary.json").read_text())["rounds"] == 3
+    assert "need --resume" in call("run", "digits-two-class", "--rounds", "3")[2]
+
+
+def test_an_error_in_ones_own_code_is_one_sentence_with_its_place(call, tmp_path, monkeypatch) -> None:
+    (tmp_path / "my_broken_one.py").write_text(
+        "from coterie import FedAvg\n\nclass Broken(FedAvg):\n    def round(self, state, fed):\n        return {}['key']\n"
+    )
+    code, _, err = call("run", "digits-two-class", *FAST, "--set", "method=my_broken_one:Broken")
+    assert (code, err) == (1, "error: KeyError: 'key' (my_broken_one.py:5)\n")
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(call, tmp_path) -> None:
+    assert call("run", "digits-two-class", *FAST, "--set", "cohort=11")[0] == 2
+    assert list((tmp_path / "runs").iterdir()) == []

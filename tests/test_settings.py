@@ -11,7 +11,10 @@ from pydantic import TypeAdapter
 
 from coterie.errors import UserError
 from coterie.methods import METHODS, FedAvg
+from coterie.running.experiment import Experiment
+from coterie.running.files import assign, without_nothing
 from coterie.settings import Count, Positive, Registry, Share, Spec, field_of, fields_of, spec
+from coterie.training.optimisers import Sgd
 
 
 class Fruit(Spec):
@@ -123,3 +126,28 @@ def test_a_share_is_from_nothing_to_all() -> None:
         assert TypeAdapter(Share).validate_python(value) == value
     with pytest.raises(ValueError, match="less than or equal to 1"):
         TypeAdapter(Share).validate_python(1.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("cohort", 0, "cohort = 0: should be greater than or equal to 1, or greater than 0"),
+        ("cohort", 1.5, "cohort = 1.5: should be a valid integer, or less than or equal to 1"),
+        ("training.batch", "x", "training.batch = 'x': should be a valid integer, or 'all'"),
+        ("evaluation.clients", 0, "evaluation.clients = 0: should be greater than or equal to 1, or a list"),
+        ("evaluation.protocols", "global", "evaluation.protocols = 'global': should be a list"),
+        ("data.public", 3, "data.public = 3: should be a table"),
+        ("model", [], "model = []: expected at least one"),
+    ],
+)
+def test_messages_do_not_show_their_machinery(key, value, said) -> None:
+    table = Experiment.load("digits-two-class").resolved()
+    assign(table, key, value)
+    with pytest.raises(UserError) as caught:
+        Experiment.parse(without_nothing(table))
+    assert str(caught.value).startswith(said)
+
+
+def test_a_setting_of_what_is_left_at_its_default() -> None:
+    table = {"name": "t", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 2}, "model": "mlp", "method": "fedavg"}
+    assert Experiment.parse(table | {"training": {"optimiser": {"lr": 5.0}}}).training.optimiser == Sgd(lr=5.0)

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from coterie.population import Population
     from coterie.protocols import PROTOCOLS, Protocol
     from coterie.record import EMPTY, Record
+    from coterie.results.frames import frames
+    from coterie.results.progress import Progress
     from coterie.running.experiment import Experiment
-    from coterie.running.rounds import Result, resume, run
+    from coterie.running.result import Result
+    from coterie.running.rounds import resume, run
     from coterie.settings import Count, NotNegative, Positive, Share, spec
     from coterie.site import SERVER, ModelCache, Site
     from coterie.testing import check_method, small_experiment
@@ -39,7 +42,10 @@ _HOMES = {
     "protocols": ("PROTOCOLS", "Protocol"),
     "record": ("EMPTY", "Record"),
     "running.experiment": ("Experiment",),
-    "running.rounds": ("Result", "resume", "run"),
+    "results.frames": ("frames",),
+    "results.progress": ("Progress",),
+    "running.result": ("Result",),
+    "running.rounds": ("resume", "run"),
     "settings": ("Count", "NotNegative", "Positive", "Share", "spec"),
     "site": ("SERVER", "ModelCache", "Site"),
     "testing": ("check_method", "small_experiment"),
@@ -72,6 +78,7 @@ __all__ = [
     "Objective",
     "Population",
     "Positive",
+    "Progress",
     "Protocol",
     "Proximal",
     "Record",
@@ -88,6 +95,7 @@ __all__ = [
     "__version__",
     "check_method",
     "fine_tune",
+    "frames",
     "frozen",
     "kl_divergence",
     "means",

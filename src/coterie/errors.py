@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
-__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest"]
+__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest", "place_of"]
+
+NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *map(sysconfig.get_path, ("stdlib", "purelib"))))
+"""Where code lies that is ours, Python's or a library's."""
 
 
 class CoterieError(Exception):
@@ -58,3 +65,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     listed = ", ".join(known)
     return f"did you mean '{close[0]}'? Valid: {listed}" if close else f"valid: {listed}"
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of the user's own code that an error came through, as the end of a sentence; nothing where there is none.
+
+    >>> place_of(ValueError("nobody raised it"))
+    ''
+    """
+    passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in passed if not place[0].startswith((*NOT_THE_USERS, "<frozen"))]
+    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""

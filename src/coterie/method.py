@@ -220,6 +220,10 @@ class Method(Spec):
         """The server's models in its state (`global`, `composed`); `site` has the server's network, wherever they are measured."""
         return {"global": state.group("model")} if "global" in self.evaluates else {}
 
+    def kept_model(self, state: Record, memory: Record, site: Site) -> Record:
+        """The model that a client has when a run is over, out of what it keeps and the server's state; nothing where it keeps none."""
+        return memory.group("personal") or memory.group("model")
+
     def check(self, population: Population) -> None:
         """Raise a UserError where this method cannot work with such a population."""
 

@@ -8,8 +8,8 @@ by which a file refers to it. A `Registry` turns `{name = "fedprox", mu = 0.1}` 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, overload
 
@@ -17,6 +17,7 @@ import pydantic.dataclasses
 from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, PlainSerializer, TypeAdapter, ValidationError
 
 from coterie.errors import UserError, nearest
+from coterie.own import imported
 
 __all__ = [
     "STRICT",
@@ -151,11 +152,7 @@ class Registry(Generic[S]):
     def find(self, name: str) -> type[S]:
         """The class behind a registered name or `package.module:Name`."""
         if ":" in name:
-            module, _, attribute = name.partition(":")
-            try:
-                found = getattr(importlib.import_module(module), attribute)
-            except (ImportError, AttributeError) as error:
-                raise UserError(f"{self.kind} '{name}' cannot be imported: {error}") from None
+            found = imported(name, f"{self.kind} '{name}'")
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 raise UserError(f"{self.kind} '{name}' is not a subclass of {self.base.__module__}.{self.base.__name__}")
             return found
@@ -173,8 +170,10 @@ class Registry(Generic[S]):
         return cls.name if self.specs.get(cls.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
 
 
-def field_of(registry: Registry[Any], key: str) -> Any:
+def field_of(registry: Registry[Any], key: str, default: type[Spec] | None = None) -> Any:
     """What makes a field one that names a spec, as a name, a table or an instance; `key` is what error messages call it.
+
+    A table without a name has settings of the `default`, where there is one.
 
     >>> class Fruit(Spec): ...
     >>> @spec
@@ -187,13 +186,20 @@ def field_of(registry: Registry[Any], key: str) -> Any:
     >>> Pie(filling="apple")
     Pie(filling=Apple(weight=1.0))
     """
-    return _read_and_written(lambda value: registry.resolve(value, key), registry.dump)
+
+    def resolve(value: Any) -> Any:
+        nameless = default is not None and isinstance(value, dict) and "name" not in value
+        return registry.resolve({"name": default.name, **value} if default and nameless else value, key)
+
+    return _read_and_written(resolve, registry.dump)
 
 
 def fields_of(registry: Registry[Any], key: str) -> Any:
     """The same for a field that names one spec or a list of them, and is always read as a tuple."""
 
     def resolve(value: Any) -> tuple[Any, ...]:
+        if value in ([], ()):
+            raise UserError(f"{key} = []: expected at least one; valid: {', '.join(sorted(registry))}")
         return tuple(registry.resolve(each, key) for each in (value if isinstance(value, list | tuple) else [value]))
 
     return _read_and_written(resolve, lambda values: [registry.dump(each) for each in values])
@@ -228,15 +234,49 @@ def _no_such_key(key: str, value: Any, known: Iterable[str]) -> str:
     return f"{key} = {value!r}: no such key here, {nearest(key.rpartition('.')[2], known)}"
 
 
+BRANCH = re.compile(r"(constrained|function|lax-or-strict|is-instance)[-\[].*|(tuple|list|dict|literal)\[.*|int|float|str|bool|none")
+"""What pydantic calls one of several types that a value may have, in the place of an error."""
+WORDS = {
+    "valid array": "list",
+    "an object": "a table",
+    "String should match": "should match",
+    "after validation, not 0": "",
+    "Tuple should": "should",
+}
+"""Words of pydantic's that nobody says who writes an experiment."""
+
+
 def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()) -> str:
-    """One sentence for the first thing wrong: key, value, what was expected, nearest valid name."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "")
+    """One sentence for the first thing wrong: key, value, what was expected, nearest valid name.
+
+    Where a value may be of several types, what each of them expects:
+
+    >>> try:
+    ...     TypeAdapter(dict[str, Count | Literal["all"]]).validate_python({"batch": 0})
+    ... except ValidationError as error:
+    ...     print(explain(error))
+    batch = 0: should be greater than or equal to 1, or 'all'
+    """
+    found = error.errors(include_url=False)
+    first, where = found[0], _key(found[0]["loc"])
+    key = ".".join(str(part) for part in (prefix, *where) if part != "")
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return _no_such_key(key, first["input"], fields)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return str(cause)
     if first["type"] in ("missing", "missing_argument"):
         return f"{key} is missing"
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key} = {first['input']!r}: {message}"
+    ways = [_expectation(each["msg"]) for each in found if _key(each["loc"]) == where]
+    return f"{key} = {first['input']!r}: {', or '.join([ways[0], *(way.removeprefix('should be ') for way in dict.fromkeys(ways[1:]))])}"
+
+
+def _key(place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """A place without what pydantic calls the types that were tried."""
+    tried = (number for number, part in enumerate(place) if isinstance(part, str) and BRANCH.fullmatch(part))
+    return place[: next(tried, len(place))]
+
+
+def _expectation(message: str) -> str:
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    return message.removeprefix("Value error, ").removeprefix("Input ").strip()

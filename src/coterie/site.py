@@ -46,7 +46,7 @@ class ModelCache:
         self.device = device
         self._built: dict[tuple[Any, ...], nn.Module] = {}
 
-    def model(self, architecture: Architecture, shape: tuple[int, int, int], classes: int, dtype: torch.dtype, slot: str) -> nn.Module:
+    def model(self, architecture: Architecture, shape: tuple[int, ...], classes: int, dtype: torch.dtype, slot: str) -> nn.Module:
         """The network in `slot`; two slots of one architecture are two networks."""
         key = (architecture, shape, classes, dtype, slot)
         if key not in self._built:

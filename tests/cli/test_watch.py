@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import threading
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 from tests.results.ledgers import write_run
 
-from coterie.cli.watch import Tail, View, watch
+from coterie.cli.watch import Tail, View, watch, watch_all
 from coterie.errors import UserError
 from coterie.methods import FedAvg
 from coterie.running.rounds import run
@@ -51,14 +52,18 @@ def test_a_run_in_progress_is_followed_to_its_end(tmp_path, lines) -> None:
 
     def write() -> None:
         with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            held.set()
             for line in lines[1:]:
                 for half in (line[:7], line[7:]):
                     file.write(half)
                     file.flush()
                     time.sleep(0.002)
 
+    held = threading.Event()
     console, writer = screen(), threading.Thread(target=write)
     writer.start()
+    held.wait()
     view = watch(tmp_path, console, every=0.01)
     writer.join()
     assert view.state == "finished"
@@ -71,8 +76,29 @@ def test_once_is_one_image_of_what_there_is(tmp_path, lines) -> None:
     half = [line for line in lines if '"end"' not in line][: len(lines) // 2]
     (tmp_path / "ledger.jsonl").write_text("".join(half) + '{"event":"rou')
     console = screen()
-    assert watch(tmp_path, console, once=True).state == "running"
+    with (tmp_path / "ledger.jsonl").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert watch(tmp_path, console, once=True).state == "running"
     assert "seed 0: running" in seen(console)
+
+
+def test_a_run_that_nobody_holds_was_stopped_and_watching_it_ends(tmp_path, lines) -> None:
+    (tmp_path / "ledger.jsonl").write_text("".join(line for line in lines if '"end"' not in line))
+    console = screen()
+    assert watch(tmp_path, console).state == "stopped"
+    text = " ".join(seen(console).split())
+    assert "seed 0: stopped; go on with: coterie run --resume" in text
+    assert "s left" not in text
+
+
+def test_a_comparisons_folder_is_a_line_for_each_run(tmp_path, lines) -> None:
+    for name, kept in (("a", lines), ("b", lines[: len(lines) // 2])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ledger.jsonl").write_text("".join(kept))
+    console = Console(file=io.StringIO(), width=80)
+    assert [view.state for view in watch_all(tmp_path, console, once=True)] == ["finished", "stopped"]
+    assert seen(console).count("fedavg seed 0") == 2
+    assert [view.state for view in watch_all(tmp_path, screen(), every=0.01, patience=0.05)] == ["finished", "stopped"]
 
 
 def test_a_run_that_goes_on_is_read_again(tmp_path, lines) -> None:
@@ -119,5 +145,5 @@ def test_a_domain_is_not_taken_for_the_mean() -> None:
 
 
 def test_a_folder_without_a_run(tmp_path) -> None:
-    with pytest.raises(UserError, match="no run to watch"):
-        watch(tmp_path, screen())
+    with pytest.raises(UserError, match="is empty: expected a run"):
+        watch_all(tmp_path, screen())

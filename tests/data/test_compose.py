@@ -47,7 +47,7 @@ def test_join_writers_and_notes() -> None:
 def test_join_wrong() -> None:
     with pytest.raises(UserError, match="missing"):
         join({})
-    with pytest.raises(UserError, match="domain 'b' has 4 classes of 6x6x1 images, but 'a' has 3 of 6x6x1"):
+    with pytest.raises(UserError, match="domain 'b' has 4 classes of 6x6x1 samples, but 'a' has 3 of 6x6x1"):
         join({"a": make(), "b": make(classes=4)})
     with pytest.raises(UserError, match="domain 'b' has 3 classes of 8x8x1"):
         join({"a": make(), "b": make(side=8)})
@@ -103,7 +103,7 @@ def test_limit_balances_domains_and_keeps_all() -> None:
     assert np.bincount(few.domain[:30]).tolist() == [15, 15]
     assert len(few) - few.train == len(both) - both.train
     assert not np.array_equal(limit(both, 30, seed=1).x, few.x)
-    with pytest.raises(UserError, match="train = 500: the pool holds 200 train rows"):
+    with pytest.raises(UserError, match=r"data\.train = 500: there are 200 rows to draw from"):
         limit(both, train=500)
 
 

@@ -27,7 +27,7 @@ GOOD = {
         ({"rounds": "ten"}, "rounds = 'ten': should be a valid integer"),
         ({"rounds": 2.5}, "rounds = 2.5: should be a valid integer"),
         ({"seed": -1}, "seed = -1: should be greater than or equal to 0"),
-        ({"name": "../up"}, "name = '../up': String should match pattern"),
+        ({"name": "../up"}, "name = '../up': expected letters, digits, dots, dashes and underscores"),
         ({"cohort": 0}, "cohort"),
         ({"cohort": 1.5}, "cohort"),
         ({"method": "fedavgg"}, "method 'fedavgg' is unknown: did you mean 'fedavg'?"),

@@ -70,8 +70,7 @@ def test_nothing_is_written_over_something_else(tmp_path) -> None:
 
 def test_new_folders_count_up(tmp_path) -> None:
     plan = small_experiment(FedAvg())
-    first = new_folder(plan, tmp_path)
-    first.mkdir()
+    first = new_folder(plan, tmp_path)  # which makes it, so that two that are started together get two
     assert (first.name, new_folder(plan, tmp_path).name) == ("conformance-fedavg-s0", "conformance-fedavg-s0-2")
 
 

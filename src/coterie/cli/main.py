@@ -4,36 +4,65 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from coterie import __version__
 from coterie.cli import stopping
+from coterie.cli.commands.begin import new, show
 from coterie.cli.commands.compare import compare
+from coterie.cli.commands.demo import demo
+from coterie.cli.commands.keep import clean, export, runs
 from coterie.cli.commands.list import list_command
 from coterie.cli.commands.look import report, watch
 from coterie.cli.commands.reproduce import reproduce
 from coterie.cli.commands.run import run
+from coterie.cli.commands.tune import tune
 from coterie.cli.data import app as data_app
-from coterie.cli.sentences import complain, ending
+from coterie.cli.sentences import complain, ending, say
+from coterie.own import look_in
 
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
     "run": run,
     "compare": compare,
+    "tune": tune,
     "reproduce": reproduce,
     "watch": watch,
     "report": report,
+    "export": export,
+    "runs": runs,
+    "clean": clean,
     "list": list_command,
+    "show": show,
+    "new": new,
 }
 """Every command, in the order in which help shows them; one more is one more line."""
 
 app = typer.Typer(
     help="Federated learning for clients that differ: in their data, in their models, in what they want.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Which version this is.", is_eager=True)] = False,
+) -> None:
+    """Federated learning for clients that differ: in their data, in their models, in what they want."""
+    if version:
+        say(f"coterie {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+
+
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(data_app, name="data")
@@ -42,6 +71,7 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Every error is a sentence and an exit code."""
     stopping.listen()
+    look_in(Path.cwd())
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

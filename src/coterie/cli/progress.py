@@ -76,10 +76,11 @@ def watching(console: Console, title: str, rounds: int, *, quiet: bool = False) 
 
 
 @contextmanager
-def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> Iterator[Show]:
+def board(console: Console, *, runs: int | None = None, quiet: bool = False, brief: bool = False) -> Iterator[Show]:
     """A place for several runs at once: what it yields gives the listeners that show one more of them.
 
-    With `runs`, how many there will be, a bar counts those that ended, and they leave the terminal.
+    With `runs`, how many there will be, a bar counts those that ended, and they leave the terminal. Where there is no terminal every
+    round is a line, or, to be brief, every run.
     """
     if quiet:
         yield lambda title, rounds: []
@@ -90,7 +91,7 @@ def board(console: Console, *, runs: int | None = None, quiet: bool = False) -> 
             whole = None if runs is None else progress.add_task("runs", total=runs, found="", done=0.0)
             yield lambda title, rounds: [_bar(progress, title, rounds, whole)]
     else:
-        yield lambda title, rounds: [_lines(console, title, rounds)]
+        yield lambda title, rounds: [_lines(console, title, rounds, brief)]
 
 
 def _bar(progress: Progress, title: str, rounds: int, whole: TaskID | None) -> Listener:
@@ -125,13 +126,14 @@ def _move(progress: Progress, whole: TaskID | None, share: float) -> None:
         progress.update(whole, done=min(1.0, task.fields["done"] + share / (task.total or 1)))
 
 
-def _lines(console: Console, title: str, rounds: int) -> Listener:
+def _lines(console: Console, title: str, rounds: int, brief: bool) -> Listener:
     tally = Tally(keep_logs=False)
 
     def on_event(event: Event) -> None:
         tally.on_event(event)
-        if event["event"] == "round":
-            words = [plain(title), f"round {event['round']}/{rounds}", latest(tally), f"{event['seconds']:.1f} s"]
+        if event["event"] == ("end" if brief else "round"):
+            how_long = sum(tally.seconds.values()) if brief else event["seconds"]
+            words = [plain(title), f"{rounds} rounds" if brief else f"round {event['round']}/{rounds}", latest(tally), f"{how_long:.1f} s"]
             console.print("  ".join(word for word in words if word), markup=False, highlight=False, soft_wrap=True)
 
     return on_event

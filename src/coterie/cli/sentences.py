@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from coterie.errors import CoterieError, Interrupted, RunError
+from coterie.errors import CoterieError, Interrupted, RunError, place_of
 from coterie.ledger import LEDGER
 from coterie.results.escaping import plain
 
@@ -55,6 +55,8 @@ def ending(error: Exception) -> tuple[int, str]:
         return 1, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, MemoryError) or "allocate memory" in str(error):  # numpy's words, and torch's
         return 1, f"out of memory: {str(error).splitlines()[0] if str(error) else 'nothing more could be had'}"
+    if place := place_of(error):  # in code of the user's that runs on the server
+        return 1, f"{type(error).__name__}: {error}{place}"
     raise error
 
 
@@ -69,6 +71,9 @@ def kept(folder: Path) -> Iterator[None]:
         if error.errno == errno.EPIPE:  # whoever read our output is gone
             raise
         raise RunError(f"{ending(error)[1]}; {_where(folder)}") from None
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # in which nothing came to lie
 
 
 def _where(folder: Path) -> str:

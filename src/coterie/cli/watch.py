@@ -1,4 +1,4 @@
-"""A run in progress, seen from another terminal: its ledger read as it grows. Nothing here needs torch."""
+"""Runs in progress, seen from another terminal: their ledgers read as they grow. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coterie.errors import RunError, UserError
+from coterie.errors import RunError
 from coterie.ledger import Event, parse
 from coterie.results.escaping import plain
+from coterie.results.gather import find_runs
+from coterie.results.inventory import going_on
 from coterie.results.read import LEDGER
 from coterie.results.sheets import clients_text, spent
 from coterie.results.summary import costs_of
 from coterie.results.tables import Sheet, number
 from coterie.results.tally import Tally
 
-__all__ = ["Tail", "View", "drawn", "watch"]
+__all__ = ["Tail", "View", "drawn", "watch", "watch_all"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -73,6 +75,8 @@ class View:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tally = Tally(keep_logs=False)
+        self.held = True
+        """Whether, when its ledger was last read, somebody was writing it."""
 
     def on_event(self, event: Event) -> None:
         """Take note of an event."""
@@ -80,10 +84,23 @@ class View:
 
     @property
     def state(self) -> str:
-        """How far it is."""
+        """How far it is; whoever runs it holds its ledger, so that a run that nobody holds and that has not ended was stopped."""
         if self.tally.ended:
             return "finished"
-        return "running" if self.tally.start else "not begun"
+        if not self.tally.start:
+            return "not begun"
+        return "running" if self.held else "stopped"
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.state in ("finished", "stopped")
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rest will take, by the last rounds; None where nobody can tell."""
+        recent = list(self.tally.seconds.values())[-10:]
+        return (self.tally.experiment["rounds"] - self.tally.rounds) * sum(recent) / len(recent) if recent and not self.over else None
 
     def frame(self, silent: float = 0.0) -> Group:
         """One image of it; `silent` is for how many seconds nothing was heard."""
@@ -103,15 +120,17 @@ class View:
         return Sheet("", ["protocol", "last", "best", "every evaluation"], rows)
 
     def _hint(self, silent: float) -> str:
-        """Words for a run that has been quiet for much longer than its rounds take."""
+        """Words for a run that was stopped, or has been quiet for much longer than its rounds take."""
+        if self.state == "stopped":
+            return f"; go on with: coterie run --resume {self.folder}"
         usual = max(10.0, 5 * max(list(self.tally.seconds.values())[-5:], default=10.0))
         return f", but nothing was heard for {silent:.0f} s" if self.state != "finished" and silent > usual else ""
 
     def _spent(self) -> str:
-        tally, recent = self.tally, list(self.tally.seconds.values())[-10:]
+        tally, left = self.tally, self.left
         words = [spent(costs_of(tally))]
-        if recent and self.state == "running":
-            words.append(f"about {(tally.experiment['rounds'] - tally.rounds) * sum(recent) / len(recent):.0f} s left")
+        if left is not None:
+            words.append(f"about {left:.0f} s left")
         if tally.rejected:
             words.append(f"{len(tally.rejected)} repl{'y' if len(tally.rejected) == 1 else 'ies'} rejected")
         return "; ".join(words)
@@ -130,25 +149,58 @@ def drawn(curve: list[float]) -> str:
 
 
 def watch(folder: Path, console: Console, *, once: bool = False, every: float = 0.5) -> View:
-    """Show a run until it ends, or as it is now."""
-    path = folder / LEDGER
-    if not path.is_file():
-        raise UserError(f"there is no run to watch in {folder}: expected a file {LEDGER}")
-    tail, view = Tail(path), View(folder)
+    """Show a run until it ends or is stopped, or as it is now."""
+    tail, view = Tail(folder / LEDGER), View(folder)
     _catch_up(tail, view)
-    if once or view.state == "finished":
-        console.print(view.frame(silent=time.time() - path.stat().st_mtime))
+    if once or view.over:
+        console.print(view.frame(silent=_silent(folder)))
         return view
     with Live(view.frame(), console=console, auto_refresh=False) as live:
-        while view.state != "finished":
+        while not view.over:
             time.sleep(every)
             if tail.shortened:
-                tail, view = Tail(path), View(folder)
+                tail, view = Tail(folder / LEDGER), View(folder)
             _catch_up(tail, view)
-            live.update(view.frame(silent=time.time() - path.stat().st_mtime), refresh=True)
+            live.update(view.frame(silent=_silent(folder)), refresh=True)
     return view
 
 
+def watch_all(folder: Path, console: Console, *, once: bool = False, every: float = 0.5, patience: float = 10.0) -> list[View]:
+    """Show all runs below a folder, a line each, such as the arms of a comparison, until for some seconds nobody has run any."""
+    seen: dict[Path, tuple[Tail, View]] = {}
+    if once:
+        console.print(_overview(folder, seen))
+        return [view for _, view in seen.values()]
+    heard = time.monotonic()
+    with Live(_overview(folder, seen), console=console, auto_refresh=False) as live:
+        while time.monotonic() - heard < patience and not all(view.state == "finished" for _, view in seen.values()):
+            time.sleep(every)
+            live.update(_overview(folder, seen), refresh=True)
+            heard = time.monotonic() if any(view.state == "running" for _, view in seen.values()) else heard
+    return [view for _, view in seen.values()]
+
+
+def _overview(folder: Path, seen: dict[Path, tuple[Tail, View]]) -> Sheet:
+    """Every run that there is by now, and how far it is."""
+    rows = []
+    for run in find_runs([folder]):
+        tail, view = seen.get(run) or (Tail(run / LEDGER), View(run))
+        if tail.shortened:
+            tail, view = Tail(run / LEDGER), View(run)
+        _catch_up(tail, view)
+        seen[run] = tail, view
+        planned, left = view.tally.experiment.get("rounds", 0), view.left
+        last = [f"{name} {number(mean.value)}" for name in view.tally.means if (mean := view.tally.last(name)) is not None]
+        state = view.state + ("" if left is None else f", {left:.0f} s left")
+        rows.append((f"{view.tally.method} seed {view.tally.seed}", f"{view.tally.rounds}/{planned}", state, "  ".join(last[:1])))
+    return Sheet(plain(folder.name), ["run", "rounds", "state", "accuracy"], rows)
+
+
+def _silent(folder: Path) -> float:
+    return time.time() - (folder / LEDGER).stat().st_mtime
+
+
 def _catch_up(tail: Tail, view: View) -> None:
+    view.held = going_on(view.folder)  # first: whoever lets go of a ledger has written all of it
     for event in tail.new():
         view.on_event(event)

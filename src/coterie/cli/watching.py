@@ -18,13 +18,13 @@ __all__ = ["watched"]
 
 
 @contextmanager
-def watched(arms: Sequence[Arm], track: TrackerName | None, *, quiet: bool) -> Iterator[Watch]:
-    """What shows and tracks the arms of a comparison."""
+def watched(arms: Sequence[Arm], track: TrackerName | None, *, quiet: bool, brief: bool = False) -> Iterator[Watch]:
+    """What shows and tracks the arms of a comparison; `brief` is one line for each where there is no terminal."""
     from coterie.cli.progress import board
     from coterie.cli.trackers import tracking
     from coterie.studies.compare import finished
 
-    with board(console, runs=sum(not finished(arm) for arm in arms), quiet=quiet) as show:
+    with board(console, runs=sum(not finished(arm) for arm in arms), quiet=quiet, brief=brief) as show:
 
         @contextmanager
         def watch(arm: Arm) -> Iterator[list[Listener]]:

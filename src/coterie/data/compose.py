@@ -34,7 +34,7 @@ def join(pools: Mapping[str, Pool]) -> Pool:
     for name, pool in pools.items():
         if (pool.classes, pool.shape) != (first.classes, first.shape):
             raise UserError(
-                f"domain '{name}' has {pool.classes} classes of {shown(pool)} images, "
+                f"domain '{name}' has {pool.classes} classes of {shown(pool)} samples, "
                 f"but '{names[0]}' has {first.classes} of {shown(first)}; resize them to one shape first"
             )
         if pool.domain is not None:
@@ -59,6 +59,8 @@ def join(pools: Mapping[str, Pool]) -> Pool:
 
 def shown(pool: Pool) -> str:
     """A pool's shape as people write it."""
+    if not pool.images:
+        return "x".join(map(str, pool.shape))
     c, h, w = pool.shape
     return f"{h}x{w}x{c}"
 
@@ -84,6 +86,8 @@ def resize(pool: Pool, size: int, channels: int) -> Pool:
     >>> resize(small, 4, 3).x.shape, resize(small, 4, 3).mean
     ((1, 3, 4, 4), (0.5, 0.5, 0.5))
     """
+    if not pool.images:
+        raise UserError(f"data.size and data.channels are for images, these samples have the shape {pool.shape}")
     held = pool.shape[0]
     if channels not in (1, 3) or held not in (1, 3):
         raise UserError(f"channels = {channels}: images of {held} channels can become 1 or 3 only where they have 1 or 3")
@@ -129,8 +133,9 @@ def spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return values if len(values) == channels else (sum(values) / len(values),) * channels
 
 
-def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: int = 0) -> Pool:
+def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: int = 0, key: str = "data.train") -> Pool:
     """So many training and test rows, drawn by `seed`, as even over classes (and domains) as the pool allows; None keeps all.
+    `key` is what an error calls `train`.
 
     >>> many = Pool(np.zeros((100, 1, 2, 2), np.uint8), np.arange(100) % 3, train=80, classes=3)
     >>> few = limit(many, train=8, test=3)
@@ -138,9 +143,9 @@ def limit(pool: Pool, train: int | None = None, test: int | None = None, seed: i
     ([2, 3, 3], 3)
     """
     kept = [
-        draw_rows(pool, rows, wanted, np.random.default_rng([seed, purpose]), key)
-        for purpose, (key, wanted, rows) in enumerate(
-            [("train", train, np.arange(pool.train)), ("test", test, np.arange(pool.train, len(pool)))]
+        draw_rows(pool, rows, wanted, np.random.default_rng([seed, purpose]), named)
+        for purpose, (named, wanted, rows) in enumerate(
+            [(key, train, np.arange(pool.train)), ("data.test", test, np.arange(pool.train, len(pool)))]
         )
     ]
     drawn = f"{len(kept[0]):,} of {pool.train:,} training and {len(kept[1]):,} of {len(pool) - pool.train:,} test rows"
@@ -153,7 +158,7 @@ def draw_rows(pool: Pool, rows: Rows, wanted: int | None, rng: np.random.Generat
     if wanted is None:
         return rows
     if not 0 <= wanted <= len(rows):
-        raise UserError(f"{key} = {wanted}: the pool holds {len(rows)} {key} rows")
+        raise UserError(f"{key} = {wanted}: there are {len(rows)} rows to draw from")
     domain = np.zeros(len(pool), np.int64) if pool.domain is None else pool.domain
     _, group = np.unique(np.stack([domain[rows], pool.y[rows]]), axis=1, return_inverse=True)
     counts = np.bincount(group.reshape(-1))

@@ -1,4 +1,4 @@
-"""Examples: some rows of a pool, as a site sees them. Pixels stay uint8 in the pool; a batch is made when it is used."""
+"""Examples: some rows of a pool, as a site sees them. What is in the pool stays as it is; a batch is made when it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.data.pool import Pool, Rows
 from coterie.devices import CPU, Device
 
-__all__ = ["Examples", "Samples", "crop_and_flip"]
+__all__ = ["Examples", "Samples", "crop_and_flip", "scale_and_shift"]
 
 
 class Samples(Protocol):
@@ -47,7 +47,8 @@ class Examples:
         self._y = torch.from_numpy(pool.y)
         self._rows = torch.from_numpy(np.ascontiguousarray(rows))
         self._permutation = None if permutation is None else torch.from_numpy(np.ascontiguousarray(permutation))
-        self._scale, self._shift = _normalisation(pool.mean, pool.std, dtype, device.at)
+        self._scale, self._shift = scale_and_shift(pool, dtype, device.at)
+        self._ids = pool.tokens
         self.shape = pool.shape
         self.classes = pool.classes
 
@@ -67,7 +68,7 @@ class Examples:
             x = crop_and_flip(x, augment)
         if self._permutation is not None:
             x = x.flatten(2)[:, :, self._permutation].view_as(x)
-        return x.to(self._scale.dtype).mul_(self._scale).add_(self._shift), y
+        return x.long() if self._ids else x.to(self._scale.dtype).mul_(self._scale).add_(self._shift), y
 
     def batches(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All examples in order, or those from `start` to `stop`, in batches."""
@@ -94,10 +95,12 @@ class Examples:
 
 
 @functools.lru_cache(64)  # every client of every round asks for the same
-def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, at: torch.device) -> tuple[Tensor, Tensor]:
-    """What pixels are multiplied with, and what is added then."""
-    means, stds = (torch.tensor(each, dtype=dtype, device=at).reshape(-1, 1, 1) for each in (mean, std))
-    return 1 / (255 * stds), -means / stds
+def _normalisation(
+    mean: tuple[float, ...], std: tuple[float, ...], unit: int, axes: int, dtype: torch.dtype, at: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What samples of so many axes are multiplied with, and what is added then."""
+    means, stds = (torch.tensor(each, dtype=dtype, device=at).reshape(-1, *(1,) * (axes - 1)) for each in (mean, std))
+    return 1 / (unit * stds), -means / stds
 
 
 def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
@@ -115,3 +118,13 @@ def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:
     mirrored = torch.rand(n, 1, generator=rng) < 0.5
     columns = torch.where(mirrored, columns.flip(1), columns)
     return padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def scale_and_shift(pool: Pool, dtype: torch.dtype = torch.float32, at: torch.device = CPU.at) -> tuple[Tensor, Tensor]:
+    """What a pool's samples are multiplied with and what is added, in that order, before a network sees them.
+
+    >>> table = Pool(np.zeros((1, 3), np.float32), np.zeros(1, np.int64), 1, 1, mean=(1.0, 2.0, 3.0), std=(1.0, 2.0, 4.0))
+    >>> scale_and_shift(table)[0].tolist()
+    [1.0, 0.5, 0.25]
+    """
+    return _normalisation(pool.mean, pool.std, 255 if pool.x.dtype == np.uint8 else 1, pool.x.ndim - 1, dtype, at)

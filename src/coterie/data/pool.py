@@ -1,13 +1,15 @@
 """What an experiment learns from: one pool of samples, and a partition of its rows among clients.
 
-The pool lies in memory once, as uint8; everything else is row numbers. `Ragged` holds many row lists of different
-lengths in two flat arrays, so that a hundred thousand clients cost two arrays and can be memory-mapped by every worker.
+The pool lies in memory once, images as uint8, other numbers as float32, token ids as int32; everything else is row numbers. `Ragged`
+holds many row lists of different lengths in two flat arrays, so that a hundred thousand clients cost two arrays and can be
+memory-mapped by every worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +23,14 @@ Rows = NDArray[np.int64]
 class Pool:
     """Samples of one source, or of several domains: official training rows first, official test rows after them."""
 
-    x: NDArray[np.uint8]
-    """Images, N x C x H x W."""
+    x: NDArray[Any]
+    """Images as uint8, N x C x H x W; numbers of any shape as float32; token ids as int32, N x length."""
     y: Rows
     train: int
     """Rows `[0, train)` are the official training set, rows `[train, N)` the official test set."""
     classes: int
     mean: tuple[float, ...] = (0.5,)
-    """Per channel, of pixels scaled to [0, 1]."""
+    """Per channel, of pixels scaled to [0, 1]; of numbers that are no pixels, per entry of the first axis."""
     std: tuple[float, ...] = (0.5,)
     domain: Rows | None = None
     """For each row, an index into `domains`; None when there is only one."""
@@ -39,13 +41,22 @@ class Pool:
     """What a reader of any figure must be told: that this is a part of the data set, that one domain stands in for another."""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        _, c, h, w = self.x.shape
-        return c, h, w
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample: channels, height and width of an image."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def images(self) -> bool:
+        """Whether the samples are images."""
+        return self.x.ndim == 4 and self.x.dtype == np.uint8
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the samples are texts as token ids, which nothing is added to or multiplied with."""
+        return self.x.dtype == np.int32
 
 
 @dataclass(frozen=True, eq=False)

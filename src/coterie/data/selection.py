@@ -118,9 +118,11 @@ class Geometric(Selection):
     """By distance in the space of the first principal components."""
 
     components: Count = 200
+    """Principal components that distances are taken in."""
     pca: Literal["client", "class"] = "client"
     """Whether the components are those of all a client's samples (the order of the paper's text) or of each class."""
     solver: Literal["randomised", "exact"] = "randomised"
+    """How the components are found."""
 
     def select(self, features: Floats, labels: Indices, budget: int, seed: int) -> Indices:
         with _pools().limit(limits=1):
@@ -159,6 +161,7 @@ class KMeansSelection(Geometric):
 
     name: ClassVar[str] = "kmeans"
     restarts: Count = 10
+    """Times that k-means begins anew; the best is taken."""
     batch: Count | None = None
     """Samples in a mini-batch; None for Lloyd's algorithm on all, which is as fast up to a few thousand samples."""
 
@@ -263,6 +266,7 @@ class Entropy(Selection):
     by: Literal["entropy", "gradient"] = "entropy"
     """`gradient`: the norm of the cross-entropy's gradient in the logits, softmax minus label."""
     prefer: Literal["high", "low"] = "high"
+    """Whether uncertain samples are taken first, or certain ones."""
 
     def pick(self, features: Floats, label: int, budget: int, seed: int) -> Indices:
         values = features.astype(np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Any
 
@@ -10,6 +9,7 @@ from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError
 from coterie.engines.inline import Inline
 from coterie.engines.processes import Processes
 from coterie.errors import UserError, nearest
+from coterie.own import imported
 
 __all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError", "build_engine", "known"]
 
@@ -44,11 +44,7 @@ def known(name: str) -> str:
 def _find(name: str) -> type[Engine]:
     if known(name) in ENGINES:
         return ENGINES[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"engine.name = '{name}' cannot be imported: {error}") from None
+    found = imported(name, f"engine.name = '{name}'")
     if not (isinstance(found, type) and issubclass(found, Engine)):
         raise UserError(f"engine.name = '{name}' is not a subclass of coterie.engines.Engine")
     return found

@@ -8,15 +8,13 @@ checkpoint no longer needs it. So any worker can do any job, twice if need be, a
 from __future__ import annotations
 
 import os
-import sysconfig
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from coterie.errors import RunError
+from coterie.errors import RunError, place_of
 from coterie.method import Method
 from coterie.population import Population
 from coterie.site import Observation, Visit, Work
@@ -27,8 +25,6 @@ EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
 FRAMING = 4 * 2**20
 """Bytes by which an encoded reply may be longer than what it holds."""
-NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *map(sysconfig.get_path, ("stdlib", "purelib"))))
-"""Where code lies that is ours, Python's or a library's."""
 
 
 def brief(text: str, most: int = 500) -> str:
@@ -47,7 +43,7 @@ class TaskError(RunError):
     @classmethod
     def at(cls, job: Job, cause: BaseException) -> TaskError:
         """What `cause` looks like from the server: its kind, its words, and the user's file and line that it came from."""
-        error = cls(f"{job}: {type(cause).__name__}: {brief(_words(cause))}{_place(cause)}")
+        error = cls(f"{job}: {type(cause).__name__}: {brief(_words(cause))}{place_of(cause)}")
         error.__cause__ = cause
         return error
 
@@ -57,13 +53,6 @@ def _words(cause: BaseException) -> str:
         return str(cause)
     except Exception as error:
         return f"its message cannot be shown ({type(error).__name__})"
-
-
-def _place(cause: BaseException) -> str:
-    """The innermost line of the user's own code, where there is one."""
-    passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(cause.__traceback__)]
-    own = [place for place in passed if not place[0].startswith(NOT_THE_USERS)]
-    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from coterie.engines.frames import ends, receive, send
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
 
-__all__ = ["Processes"]
+__all__ = ["ADVICE", "UNGUARDED", "Processes", "leave_unguarded"]
 
 TRIES = 3
 """How often one job may take its worker down before it has failed: it may have been somebody else's doing."""
@@ -43,6 +43,14 @@ GRACE = 1.0
 """Seconds in which a worker that was told to end, or has hung up, may do so by itself."""
 UNGUARDED = 78
 """The exit code of a worker that, on its way in, ran the user's script and met a run there."""
+
+ADVICE = "a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`"
+
+
+def leave_unguarded() -> None:
+    """End this process if it is a worker that runs the user's script to know its classes, and has met a run there."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
 
 
 @dataclass(eq=False)
@@ -102,8 +110,7 @@ class Processes(Engine):
         self._starting = multiprocessing.get_context("forkserver")
 
     def warm(self) -> None:
-        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, that runs the user's script to know its classes
-            os._exit(UNGUARDED)
+        leave_unguarded()
         forking.begin()
 
     @property
@@ -219,9 +226,7 @@ class Processes(Engine):
         """Workers die before they are ready: not a client's fault, and not to be tried for ever."""
         self._stillborn += 1
         if how == f"exit code {UNGUARDED}":
-            raise RunError(
-                "a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`"
-            ) from None
+            raise RunError(ADVICE) from None
         if self._stillborn == STILLBORN:
             raise RunError(f"workers die before they are ready ({how})") from None
 

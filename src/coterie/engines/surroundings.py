@@ -210,7 +210,7 @@ class CleanCache(ModelCache):
         self._anatomies: dict[int, _Anatomy] = {}
         self._used: dict[int, nn.Module] = {}
 
-    def model(self, architecture: Architecture, shape: tuple[int, int, int], classes: int, dtype: torch.dtype, slot: str) -> nn.Module:
+    def model(self, architecture: Architecture, shape: tuple[int, ...], classes: int, dtype: torch.dtype, slot: str) -> nn.Module:
         net = super().model(architecture, shape, classes, dtype, slot)
         if id(net) not in self._anatomies:
             self._anatomies[id(net)] = _Anatomy(net)

@@ -34,6 +34,7 @@ class Ditto(FedAvg):
     evaluates: ClassVar[tuple[Model, ...]] = ("personal", "global", "start")
 
     lam: NotNegative = 0.1
+    """How strongly the personal model is pulled towards the global one."""
 
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

@@ -80,6 +80,7 @@ class FCCL(PublicMethod):
     lam: NotNegative = 0.0051
     """Weight of the entries off the diagonal."""
     off_diagonal: Literal[-1, 0] = -1
+    """What correlations between different classes are driven to: the paper's -1, or Barlow Twins' 0."""
     correlation: NotNegative = 1.0
     """Weight of the whole collaborative loss; at 0 nothing is exchanged."""
     previous: NotNegative = 1.0

@@ -37,6 +37,7 @@ class FedAvg(Method):
     evaluates: ClassVar[tuple[Model, ...]] = ("global", "start", "personal")
 
     weighting: Weighting = "samples"
+    """How clients count in a mean: by their numbers of samples, or all alike."""
     regularisers: Regularisers = ()
     """What clients add to their loss, beside what the method itself adds."""
 

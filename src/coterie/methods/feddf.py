@@ -50,8 +50,11 @@ class FedDF(Method):
     """Steps without a better accuracy on the server's validation images after which it stops; without such images it does not.
     They are looked at after every pass over the public data (the authors': every 100 steps)."""
     batch: Count = 64
+    """Images in a step of the server's distillation."""
     lr: Positive = 1e-3
+    """Adam's rate in the server's distillation."""
     clip: Positive = 5.0
+    """Gradient norms above this are scaled down to it."""
 
     def start(self, fed: Federation) -> Record:
         return Record({_student(index): fed.server.fresh(architecture=each) for index, each in enumerate(fed.architectures)})

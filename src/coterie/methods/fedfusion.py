@@ -59,12 +59,14 @@ class FedFusion(FedAvg):
     name: ClassVar[str] = "fedfusion"
 
     operator: Operator = "conv"
+    """How local and global maps become one: a 1x1 convolution, a weight for each channel, or a single weight."""
     level: str | None = None
     """After which stage of the network; None for the last one that gives maps."""
     start_as: Start = "identity"
     """How the convolution starts: passing the local maps on, as Glorot & Bengio say, or as torch does. The authors' code has torch's
     start with a bias (`start_as = "torch", bias = true`): its Xavier start is given to extractor and classifier only."""
     bias: bool = False
+    """Whether the convolution has a bias."""
     ema: ShareBelowOne = 0.9
     """How much of the last lambda the server keeps (multi and single); at 0 lambda is averaged plainly, as a convolution is."""
     personal: bool = False
@@ -72,6 +74,7 @@ class FedFusion(FedAvg):
     fixed: bool = False
     """Whether the fusion stays as it starts; with multi or single this is FedAvg."""
     test_with: Literal["previous", "new"] = "previous"
+    """Whose extractor stands beside the merged model when it is tested: the last global model's, or its own."""
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return base if isinstance(base, Fused) else Fused(base, self.operator, self.level, self.bias, self.start_as)

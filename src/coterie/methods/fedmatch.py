@@ -89,13 +89,19 @@ class FedMatchPublic(PublicMethod):
     )
     """How psi is trained; here augmentation is each client's own, and only of what the pseudo-label is learned on."""
     helpers: Whole = 2
+    """How many other clients' predictions a client learns from: those of the clients that predict most alike."""
     threshold: Share = 0.75
     """How sure of its own prediction a network must be, at that step, to learn from a public image."""
     supervised: NotNegative = 10.0
+    """Weight of the cross-entropy on private data, for sigma."""
     inter: NotNegative = 1e-2
+    """Weight of the agreement with the helpers' predictions, for psi."""
     agreement: NotNegative = 1e-2
+    """Weight of the cross-entropy with the label that client and helpers agree on, for psi."""
     l1: NotNegative = 1e-4
+    """Weight of the L1 norm of psi."""
     l2: NotNegative = 10.0
+    """Weight of the squared distance between sigma and psi."""
     share: NotNegative = 0.2
     """psi starts as this share of sigma; both are scaled so that their sum is the pretrained network."""
 
@@ -108,6 +114,9 @@ class FedMatchPublic(PublicMethod):
 
     def present(self, site: Site, memory: Record) -> Record:
         return added(memory.group("model"), _names(site))
+
+    def kept_model(self, state: Record, memory: Record, site: Site) -> Record:
+        return self.present(site, memory) if memory else EMPTY
 
     def exchange(self, fed: Federation) -> Mapping[int, Record]:
         about, rows = subject(fed), self.alignment or len(fed.server.public)

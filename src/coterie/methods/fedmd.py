@@ -42,6 +42,7 @@ class FedMD(PublicMethod):
     name: ClassVar[str] = "fedmd"
 
     digest_loss: Literal["l1", "mse"] = "l1"
+    """The distance of a client's logits from the consensus: mean absolute, or mean squared."""
 
     def towards(self) -> Objective:
         return Digest(self.digest_loss)

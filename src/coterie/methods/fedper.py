@@ -52,6 +52,9 @@ class FedPer(FedAvg):
         reply = Record(model=fitted.params.drop(*self.personal), examples=len(site.train))
         return reply, Record(personal=fitted.params.select(*self.personal), optimiser=fitted.optimiser)
 
+    def kept_model(self, state: Record, memory: Record, site: Site) -> Record:
+        return self.received(site, memory, state) if memory else EMPTY
+
     @task
     def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """A new client trains from the base layers and personal layers of its own."""

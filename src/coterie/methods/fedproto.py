@@ -86,7 +86,9 @@ class FedProto(Method):
     mixes_architectures: ClassVar[bool] = True
 
     lam: NotNegative = 1.0
+    """How strongly features are pulled towards the prototypes of their classes."""
     distance: Distance = "samples"
+    """Of what distances are taken: of every sample's features, or of the means of a batch's classes."""
 
     def check(self, population: Population) -> None:
         cache, models = ModelCache(), population.plan.architectures

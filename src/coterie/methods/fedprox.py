@@ -26,6 +26,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     mu: NotNegative = 0.01
+    """How strongly a client is held near the model that it received."""
 
     def added(self) -> Regularisers:
         return (ProximalRegulariser(self.mu), *self.regularisers)

@@ -98,6 +98,7 @@ class MMDSettings:
     """How the two streams are compared by MMD."""
 
     lam: NotNegative = 0.1
+    """Weight of the discrepancy."""
     on: Output = "logits"
     """What the two streams are compared on; the authors' code takes the logits, the paper says "outputs"."""
     kernels: Kernels = "fixed"
@@ -111,7 +112,9 @@ class L2Settings:
     """How the two streams are compared by their squared difference."""
 
     lam: NotNegative = 0.01
+    """Weight of the squared difference."""
     on: Output = "logits"
+    """What the two streams are compared on."""
     reduction: Reduction = "sum"
     """Over the batch: the authors' code sums, which makes it strong."""
 

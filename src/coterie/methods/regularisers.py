@@ -21,6 +21,7 @@ class ProximalRegulariser(Regulariser):
 
     name: ClassVar[str] = "proximal"
     mu: NotNegative = 0.01
+    """How strongly a client is held near the model that it received."""
 
     def objective(self) -> Objective:
         return self.mu * Proximal()

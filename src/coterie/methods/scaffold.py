@@ -49,7 +49,9 @@ class Scaffold(FedAvg):
     name: ClassVar[str] = "scaffold"
 
     weighting: Literal["uniform"] = "uniform"
+    """All clients count alike, as in the paper."""
     server_lr: Positive = 1.0
+    """How far the server goes along the mean of the clients' changes."""
 
     def start(self, fed: Federation) -> Record:
         model, net = fed.server.fresh(), fed.server.model()

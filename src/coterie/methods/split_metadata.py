@@ -70,6 +70,7 @@ class SplitMetadata(FedAvg):
     level: str | None = None
     """The last stage of the lower part; None for the last one that gives maps."""
     selection: Selected = field(default_factory=KMeansSelection)
+    """How a client chooses the samples whose maps it sends."""
     budget: Count = 20
     """How many maps of a class a client sends at most."""
     precision: Precision = "float32"
@@ -83,6 +84,7 @@ class SplitMetadata(FedAvg):
     server: Annotated[Training, BeforeValidator(_completed)] = Training(epochs=100, batch=50, optimiser=Sgd(lr=0.1, weight_decay=5e-4))
     """How the upper part is trained, once; by default as in the paper."""
     upper: FewShot = field(default_factory=FewShot)
+    """How the upper part learns from few maps: a table with `freeze`, `head` and more."""
 
     def check(self, population: Population) -> None:
         site = population.site(SERVER, 0, ModelCache())

@@ -16,6 +16,7 @@ from coterie.models.custom import Custom, load
 from coterie.models.googlenet import GoogLeNet, GoogLeNetSlim
 from coterie.models.mobile import EfficientNetB0, EfficientNetSlim, MobileNetV2, MobileNetV2Slim
 from coterie.models.resnet import ResNet10, ResNet10Slim, ResNet12, ResNet18
+from coterie.models.rows import Tabular, Text
 from coterie.models.staged import Architecture, Staged, staged
 from coterie.models.wideresnet import WRN10x1, WRN16x1, WRN40x1
 from coterie.settings import Registry
@@ -42,6 +43,8 @@ __all__ = [
     "ResNet12",
     "ResNet18",
     "Staged",
+    "Tabular",
+    "Text",
     "WRN10x1",
     "WRN16x1",
     "WRN40x1",
@@ -92,6 +95,8 @@ MODELS = Models(
         MobileNetV2Slim,
         EfficientNetSlim,
         GoogLeNetSlim,
+        Tabular,
+        Text,
         Custom,
     ],
 )

@@ -41,7 +41,7 @@ class Additive(Architecture):
     name: ClassVar[str] = "additive"
     base: Architecture
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return AdditiveNet(self.base.build(shape, classes))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -35,18 +35,24 @@ class StagedArchitecture(Architecture):
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a unit."""
 
+    takes: ClassVar[tuple[int, ...]] = (3,)
+    """How many axes a sample may have."""
+
     @property
     def smallest(self) -> int:
         """The side of the smallest image that every layer still sees at least one pixel of."""
         return 1
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """The named stages, from the input to `head`."""
         raise NotImplementedError
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> Staged:
-        """A freshly initialised network for images of `shape` (channels, height, width)."""
-        _, height, width = shape
+    def build(self, shape: tuple[int, ...], classes: int) -> Staged:
+        """A freshly initialised network for samples of `shape`: channels, height and width of images."""
+        if len(shape) not in self.takes:
+            kind = "images" if self.takes == (3,) else "rows of numbers"
+            raise UserError(f"model '{self.name}' takes {kind}, these samples have the shape {shape}; any shape: mlp")
+        height, width = shape[-2:] if len(shape) == 3 else (self.smallest, self.smallest)
         if min(height, width) < self.smallest:
             raise UserError(
                 f"model '{self.name}' needs images of at least {self.smallest}x{self.smallest} pixels, these are {height}x{width}"

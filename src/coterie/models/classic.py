@@ -16,6 +16,7 @@ Dropout stands after every hidden dense layer and nowhere else, as Yao et al. wr
 
 from __future__ import annotations
 
+import math
 from itertools import count, pairwise
 from typing import Annotated, ClassVar
 
@@ -39,13 +40,13 @@ class MLP(StagedArchitecture):
     """
 
     name: ClassVar[str] = "mlp"
+    takes: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     hidden: Sizes = (200, 200)
     """Units of each hidden layer."""
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
-        """The image as a vector, then the dense layers."""
-        channels, height, width = shape
-        return {"flat": nn.Flatten(), **dense((channels * height * width, *self.hidden), classes, self.dropout)}
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
+        """The sample as a vector, then the dense layers."""
+        return {"flat": nn.Flatten(), **dense((math.prod(shape), *self.hidden), classes, self.dropout)}
 
 
 @spec
@@ -75,7 +76,7 @@ class ConvNet(StagedArchitecture):
             side = max(0, (side + 2 * padding - size) // stride + 1) if side > 0 else 0
         return side
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """The convolutions, the last map as a vector, the dense layers."""
         depth, height, width = shape
         steps = enumerate(pairwise((depth, *self.channels)), 1)

@@ -7,7 +7,6 @@ other method takes any module.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from torch import nn
 
 from coterie.errors import UserError
 from coterie.models.staged import Architecture
+from coterie.own import imported
 from coterie.settings import spec
 
 __all__ = ["Custom", "load"]
@@ -40,7 +40,7 @@ class Custom(Architecture):
     settings: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """Keyword arguments of `Net`."""
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """`Net(**settings)`."""
         net = load(self.module)
         try:
@@ -60,12 +60,8 @@ def load(path: str) -> type[nn.Module]:
     ...
     coterie.errors.UserError: model 'math:tau' is not a subclass of torch.nn.Module
     """
-    module, _, attribute = path.partition(":")
-    try:
-        with torch.random.fork_rng(devices=[]):  # what a module draws when it is first imported must not shift seeded initial weights
-            found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"model '{path}' cannot be imported as package.module:Name: {error}") from None
+    with torch.random.fork_rng(devices=[]):  # what a module draws when it is first imported must not shift seeded initial weights
+        found = imported(path, f"model '{path}'")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise UserError(f"model '{path}' is not a subclass of torch.nn.Module")
     return found

@@ -102,7 +102,7 @@ class Fused(Architecture):
     bias: bool = False
     start: Start = "identity"
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         base = staged(self.base.build(shape, classes))
         last = last_map(base, shape)
         if last is None:
@@ -121,7 +121,7 @@ class Fused(Architecture):
 
 
 @torch.no_grad()
-def last_map(base: Staged, shape: tuple[int, int, int]) -> str | None:
+def last_map(base: Staged, shape: tuple[int, ...]) -> str | None:
     """The last level whose output is still B x C x H x W, if there is one."""
     x, found = torch.zeros(2, *shape, dtype=next(base.parameters()).dtype), None
     base.eval()

@@ -71,7 +71,7 @@ class GoogLeNet(Scaled):
     pools: ClassVar[tuple[str, ...]] = ("inception4", "inception5")
     """The groups that begin with a pool."""
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """The stem and three groups of inception blocks, with a pool before the second and the third."""
         channels = self.wide(192)
         parts: dict[str, nn.Module] = {"stem": unit(shape[0], channels, 3, self.norm, stride=self.stride)}

@@ -72,7 +72,7 @@ class Mobile(Scaled):
     act: ClassVar[type[nn.Module]]
     excite: ClassVar[bool]
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """The stem, the table's groups, and the last convolution."""
         channels = self.wide(32)
         parts: dict[str, nn.Module] = {"stem": unit(shape[0], channels, 3, self.norm, stride=self.stride, act=self.act)}

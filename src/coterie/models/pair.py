@@ -37,6 +37,6 @@ class Pair(Architecture):
     private: Architecture
     meme: Architecture
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         meme = self.meme.build(shape, classes)
         return PairNet(self.private.build(shape, classes), meme)

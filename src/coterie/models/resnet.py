@@ -38,7 +38,7 @@ class ResNet(Scaled):
 
     blocks: ClassVar[tuple[int, int, int, int]]
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """Four groups of blocks; every group but the first halves the map and doubles the channels."""
         widths = [self.wide(channels) for channels in (64, 64, 128, 256, 512)]
         parts: dict[str, nn.Module] = {"stem": unit(shape[0], widths[0], 3, self.norm, stride=self.stride)}

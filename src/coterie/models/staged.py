@@ -89,6 +89,6 @@ class Architecture(Spec):
     ('flat', 'dense1', 'head')
     """
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        """A freshly initialised network for images of `shape` (channels, height, width)."""
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A freshly initialised network for samples of `shape`: channels, height and width of images."""
         raise NotImplementedError

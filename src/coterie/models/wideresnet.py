@@ -45,7 +45,7 @@ class WideResNet(Normed):
     depth: ClassVar[int]
     widen: ClassVar[int]
 
-    def stages(self, shape: tuple[int, int, int], classes: int) -> dict[str, nn.Module]:
+    def stages(self, shape: tuple[int, ...], classes: int) -> dict[str, nn.Module]:
         """Three groups; the second and the third halve the map and double the channels."""
         widths = (16, 16 * self.widen, 32 * self.widen, 64 * self.widen)
         parts: dict[str, nn.Module] = {"stem": conv(shape[0], widths[0], 3, self.norm)}

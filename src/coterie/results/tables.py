@@ -6,6 +6,7 @@ In a terminal nothing is cut off: a table too wide for it is drawn in parts, eac
 from __future__ import annotations
 
 import csv
+import html
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ __all__ = [
     "Sheet",
     "amount",
     "as_csv",
+    "as_html",
     "as_latex",
     "as_markdown",
     "as_page",
@@ -279,6 +281,18 @@ def as_page(sheet: Sheet) -> dict[str, Any]:
         "csv": _csv(headings, ([value for cell in row for value in cell.plain] for row in cells)),
         "note": sheet.note,
     }
+
+
+def as_html(sheet: Sheet) -> str:
+    """A table as a notebook shows it.
+
+    >>> as_html(Sheet("x < y", ("method",), [(Cell("fedavg", best=True),)]))
+    '<table><caption>x &lt; y</caption><tr><th>method</th></tr><tr><td><b>fedavg</b></td></tr></table>'
+    """
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
+    body = "".join("<tr>" + "".join(f"<td>{_bold(cell, '<b>{}</b>', html.escape)}</td>" for cell in row) + "</tr>" for row in sheet.cells)
+    note = f"<p>{html.escape(sheet.note)}</p>" if sheet.note else ""
+    return f"<table><caption>{html.escape(sheet.title)}</caption><tr>{head}</tr>{body}</table>{note}"
 
 
 def as_markdown(sheets: Sequence[Sheet]) -> str:

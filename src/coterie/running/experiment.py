@@ -14,14 +14,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from coterie.data.compose import with_random_labels
+from coterie.data.examples import Examples
 from coterie.data.folder import data_folder
 from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
@@ -30,17 +32,26 @@ from coterie.errors import UserError, nearest
 from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.models import MODELS, Architecture
+from coterie.models.trial import try_out
+from coterie.own import look_in
 from coterie.population import ModelsBy, Plan, Population
 from coterie.protocols import find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
-from coterie.running.files import assign, find, load_toml, parse_override, without_nothing
+from coterie.running.files import assign, embedded, find, load_toml, parse_override, without_nothing
 from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Public, Section
 from coterie.settings import Count, PositiveShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
 
 __all__ = ["Experiment"]
+
+
+def _folder_name(name: str) -> str:
+    """A name that a folder can have on any system."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UserError(f"name = '{name}': expected letters, digits, dots, dashes and underscores, beginning with a letter or a digit")
+    return name
 
 
 class Experiment(Section):
@@ -56,7 +67,7 @@ class Experiment(Section):
     coterie.errors.UserError: data is missing
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, AfterValidator(_folder_name)]
     data: Data
     partition: Annotated[Partitioner, field_of(PARTITIONS, "partition")]
     model: Annotated[tuple[Architecture, ...], fields_of(MODELS, "model")]
@@ -96,7 +107,10 @@ class Experiment(Section):
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
         """From a TOML file, or by the name of one that comes with Coterie; `overrides` are like `method.mu=0.01`."""
-        table = load_toml(find(path))
+        file = find(path)
+        if file not in embedded().values():
+            look_in(file.parent)
+        table = load_toml(file)
         for override in overrides:
             assign(table, *parse_override(override))
         return cls.parse(table)
@@ -217,7 +231,11 @@ class Experiment(Section):
             able = [name for name in METHODS if METHODS.find(name).mixes_architectures]
             raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
         if population.public is not None and population.public.shape != population.pool.shape:
-            raise UserError(f"data.public has images of {population.public.shape}, expected {population.pool.shape}: set data.size")
+            raise UserError(f"data.public has samples of {population.public.shape}, expected {population.pool.shape}: set data.size")
+        if self.training.augment != "none" and not population.pool.images:
+            raise UserError(
+                f"training.augment = '{self.training.augment}' is for images, these samples have the shape {population.pool.shape}"
+            )
         if isinstance(self.evaluation.clients, tuple):
             _check_clients("evaluation.clients", self.evaluation.clients, trained)
         for protocol in self.protocols:
@@ -226,6 +244,9 @@ class Experiment(Section):
         server = population.site(SERVER, 0, ModelCache())
         for network in (server.architecture, *(method.network(each, 0) for each in dict.fromkeys(self.model))):
             server.model(architecture=network)  # says what does not fit, if anything
+        some = Examples(population.pool, np.arange(min(2, len(population.pool))), dtype=server.dtype)
+        for each in dict.fromkeys(self.model):
+            try_out(each, server.model(architecture=each), some.one_batch()[0], population.pool.classes)
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
         key, partition = f"evaluation.protocols = '{protocol}'", population.partition

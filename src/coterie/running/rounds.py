@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import shutil
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from coterie import durable
 from coterie.devices import find
+from coterie.engines import Inline
 from coterie.engines.engine import Engine, RunContext
 from coterie.errors import Interrupted, RunError, UserError
-from coterie.ledger import LEDGER, Ledger, Listener, events
+from coterie.ledger import LEDGER, Ledger, Listener
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
@@ -30,35 +31,13 @@ from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
 from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
+from coterie.running.result import SUMMARY, Result, started
 
 __all__ = ["LEDGER", "SUMMARY", "Result", "new_folder", "resume", "run", "started"]
-
-SUMMARY = "summary.json"
-
 
 LABEL_BYTES = 8
 PLATEAU = 0.005
 """A new client has arrived when its accuracy is this close to its plateau."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run left behind.
-
-    >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy()
-    0.9
-    """
-
-    folder: Path
-    summary: dict[str, Any]
-    state: Record
-    """The server's final state."""
-
-    def accuracy(self, protocol: str | None = None) -> float:
-        """The last accuracy under a protocol, or under the only one."""
-        protocols = self.summary["protocols"]
-        found: float = protocols[protocol or next(iter(protocols))]["accuracy"]["last"]
-        return found
 
 
 def run(
@@ -86,7 +65,7 @@ def run(
     >>> sorted(path.name for path in result.folder.iterdir())
     ['checkpoint.previous.safetensors', 'checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
-    chosen = engine or experiment.engine.build()
+    chosen = engine or _engine(experiment)
     chosen.warm()
     population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
@@ -133,7 +112,7 @@ def resume(
         found = latest(where)
         meant = {"changed_code": changed_code, "changed_data": changed_data}
         said = {} if found.over else continued(where / LEDGER, found.length, experiment, data, **meant)
-        chosen = engine or experiment.engine.build()
+        chosen = engine or _engine(experiment)
         chosen.warm()
         population = _sharing(experiment, experiment.population(data), shared, data)
         dropped = ledger.cut(found.length)
@@ -143,22 +122,22 @@ def resume(
         return _go(experiment, population, where, ledger, chosen, found)
 
 
+def _engine(experiment: Experiment) -> Engine:
+    """The experiment's engine; a method from a notebook's cell runs where it is, for no other process could import it."""
+    chosen, home = experiment.engine.build(), type(experiment.method).__module__
+    if not chosen.isolated or home != "__main__" or hasattr(sys.modules[home], "__file__"):
+        return chosen
+    name = type(experiment.method).__name__
+    warnings.warn(f"{name} is in no file that workers could import: clients run in this process, one after another", stacklevel=3)
+    return Inline()
+
+
 def _sharing(experiment: Experiment, population: Population, shared: Path | None, data: Path | None) -> Population:
     """The same population, whose clients find their pretrained models in a folder, if several runs share one."""
     if shared is None or not experiment.pretraining:
         return population
     where = shared / pretraining_digest(experiment, data)
     return replace(population, plan=replace(population.plan, shared=where))
-
-
-def started(folder: Path) -> Experiment:
-    """The experiment whose run lies in a folder; a ledger that is not what it was is found before it is believed."""
-    if (folder / LEDGER).is_file():
-        latest(folder)
-    first = next(events(folder / LEDGER), None)
-    if first is None or first["event"] != "start":
-        raise UserError(f"the ledger in {folder} has no first line to resume from; start again in another folder")
-    return Experiment.parse(first["experiment"])
 
 
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
@@ -242,7 +221,7 @@ def _count_setup(experiment: Experiment, fed: Coordinator) -> None:
             fed.traffic.setup(client, "down", "public data", population.public.x.nbytes if experiment.data.public.sent else 0)
         if experiment.method.gathers_data:
             held = int(population.partition.train.sizes[client])
-            fed.traffic.setup(client, "up", "data", held * (math.prod(population.pool.shape) + LABEL_BYTES))
+            fed.traffic.setup(client, "up", "data", held * (population.pool.x[:1].nbytes + LABEL_BYTES))
 
 
 def _no_curve(reply: Record) -> str | None:
@@ -268,10 +247,19 @@ def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -
 
 
 def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:
-    """A folder for a new run that does not exist yet: name, method, seed, and a number where that is taken."""
+    """A new folder for a run, made at once so that nobody else gets it: name, method, seed, and a number where that is taken."""
     stem = f"{experiment.name}-{experiment.method.name or type(experiment.method).__name__.lower()}-s{experiment.seed}"
     names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
-    return next(root / name for name in names if not (root / name).exists())
+    return next(root / name for name in names if _made(root / name))
+
+
+def _made(folder: Path) -> bool:
+    """Whether a folder could be made that was not there."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextmanager

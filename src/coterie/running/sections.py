@@ -31,6 +31,7 @@ class Public(Section):
     """Unlabelled data that every participant, and the server, holds."""
 
     source: Annotated[Source, field_of(SOURCES, "data.public.source")]
+    """Where they come from: a name or a table, see `coterie list datasets`."""
     samples: Count | None = None
     """How many training images of it; None for all."""
     sent: bool = False
@@ -45,12 +46,15 @@ class Data(Section):
     size: Count | None = None
     """Images become squares of this size."""
     channels: Literal[1, 3] | None = None
+    """Images become grey or coloured."""
     train: Count | None = None
     """At most so many training samples, as even over classes as can be: for scaling an experiment down."""
     test: Count | None = None
+    """At most so many test samples."""
     validation: Count | None = None
     """So many labelled training images go to the server, for methods that validate there, and to no client."""
     public: Public | None = None
+    """Unlabelled data that everybody holds, for methods that exchange predictions."""
 
     def load(self, folder: Path, seed: int) -> Pool:
         """The pool, from files in the data folder."""
@@ -72,7 +76,7 @@ class Data(Section):
         if self.public is None:
             return None
         pool = self._shaped(self.public.source.load(folder))
-        return without_labels(limit(pool, self.public.samples, 0, seed))
+        return without_labels(limit(pool, self.public.samples, 0, seed, "data.public.samples"))
 
     def _named(self) -> Iterator[tuple[str, Source]]:
         """Sources by the names of their domains; of several of one name, each with its number."""
@@ -83,7 +87,7 @@ class Data(Section):
     def _shaped(self, pool: Pool) -> Pool:
         if self.size is None and self.channels is None:
             return pool
-        return resize(pool, self.size or pool.shape[1], self.channels or pool.shape[0])
+        return resize(pool, self.size or pool.shape[-1], self.channels or pool.shape[0])
 
 
 class Evaluation(Section):
@@ -110,7 +114,9 @@ class NewClients(Section):
     """Clients held out of training that join at the end."""
 
     count: Count
+    """How many clients, the last ones."""
     epochs: Count = 10
+    """For how long each adapts by itself."""
 
 
 class EngineSettings(Section):

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Arm:
     """What is compared: the method, and its settings as far as they tell it from others."""
     digests: tuple[str, str, str]
     """Of the experiment, the code and the data: two arms with the same ones have the same result."""
+    point: Mapping[str, Any] = field(default_factory=dict)
+    """Where it is on the grid."""
 
     @property
     def title(self) -> str:
@@ -93,7 +95,7 @@ def arms_of(
             at_point = planned.overridden(point) if point else planned
             label = _label(each, chosen, point)
             for one in (arm(at_point.replace(seed=seed), folder, label, data) for seed in seeds):
-                arms.setdefault(one.folder, one)
+                arms.setdefault(one.folder, replace(one, point=point))
     return list(arms.values())
 
 

@@ -25,8 +25,10 @@ from typing import Any, TypeAlias
 from coterie import forking
 from coterie.engines import Inline
 from coterie.engines.engine import cores
-from coterie.errors import CoterieError, Interrupted, RunError, UserError
+from coterie.engines.processes import ADVICE, UNGUARDED, leave_unguarded
+from coterie.errors import CoterieError, Interrupted, RunError, UserError, place_of
 from coterie.ledger import Event, Listener, events
+from coterie.own import look_in, places
 from coterie.population import Population
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import LEDGER, SUMMARY, resume, run
@@ -155,6 +157,7 @@ class _ArmRunner:
     """Processes that run arms, and the parent's end of the pipes through which they tell what happens."""
 
     def __init__(self, watch: Watch, data: Path | None, *, alone: bool) -> None:
+        leave_unguarded()
         self._watch, self._data, self._alone = watch, data, alone
         self._context = multiprocessing.get_context("forkserver")
         forking.begin(*forking.FOR_ARMS)
@@ -185,7 +188,7 @@ class _ArmRunner:
         stack = ExitStack()
         listeners = stack.enter_context(self._watch(arm))
         ours, theirs = self._context.Pipe(duplex=False)
-        arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone)
+        arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone, places())
         process = self._context.Process(target=_perform, args=arguments)
         process.start()
         theirs.close()
@@ -209,6 +212,8 @@ class _ArmRunner:
         running.process.join()
         running.stack.close()
         pipe.close()
+        if running.process.exitcode == UNGUARDED:
+            raise RunError(ADVICE)
         if not finished(running.arm):
             self._failed.setdefault(running.arm.title, f"its process died (exit code {running.process.exitcode}); out of memory?")
 
@@ -221,9 +226,10 @@ class _Running:
     stack: ExitStack
 
 
-def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Path | None, alone: bool) -> None:
+def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Path | None, alone: bool, where: Sequence[Path]) -> None:
     """In its own process: start an arm or go on with it, and tell the parent every event."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    look_in(*where)
 
     def tell(event: Event) -> None:
         pipe.send_bytes(json.dumps(event).encode())
@@ -236,8 +242,9 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
         os._exit(1)
     except CoterieError as error:
         tell({"event": "failure", "reason": str(error)})
-    except Exception:
-        tell({"event": "failure", "reason": traceback.format_exc()})
+    except Exception as error:
+        place = place_of(error)
+        tell({"event": "failure", "reason": f"{type(error).__name__}: {error}{place}" if place else traceback.format_exc()})
 
 
 def _run_or_resume(experiment: Experiment, folder: Path, data: Path | None, alone: bool, listener: Listener) -> None:

@@ -42,7 +42,9 @@ class Optimiser(Spec):
     """
 
     lr: Positive = 0.1
+    """The learning rate."""
     weight_decay: NotNegative = 0.0
+    """How strongly weights are pulled towards 0."""
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
         """Move a parameter; `state` is what this optimiser keeps about it from step to step, empty before the first."""
@@ -63,7 +65,9 @@ class Sgd(Optimiser):
 
     name: ClassVar[str] = "sgd"
     momentum: ShareBelowOne = 0.0
+    """How much of the last step goes into the next."""
     nesterov: bool = False
+    """Whether momentum looks ahead, after Nesterov."""
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
@@ -88,6 +92,7 @@ class Adam(Optimiser):
     name: ClassVar[str] = "adam"
     lr: Positive = 1e-3
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
+    """How much of the moments is kept from step to step, the first and the second."""
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
         decayed = gradient.add(parameter, alpha=self.weight_decay) if self.weight_decay else gradient
@@ -149,7 +154,9 @@ class Exponential(Schedule):
 
     name: ClassVar[str] = "exponential"
     decay: PositiveShare = 0.99
+    """What the rate is multiplied with every round."""
     floor: Share = 0.0
+    """The share of the rate that it never goes below."""
 
     def factor(self, round: int) -> float:
         return max(self.decay ** (round - 1), self.floor)
@@ -165,7 +172,9 @@ class Steps(Schedule):
 
     name: ClassVar[str] = "steps"
     every: Count = 10
+    """Rounds between two steps."""
     decay: PositiveShare = 0.1
+    """What the rate is multiplied with at each."""
 
     def factor(self, round: int) -> float:
         return float(self.decay ** ((round - 1) // self.every))
@@ -181,6 +190,7 @@ class Cosine(Schedule):
 
     name: ClassVar[str] = "cosine"
     rounds: Count = 100
+    """Rounds until the rate is 0."""
 
     def factor(self, round: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(round - 1, self.rounds) / self.rounds))
@@ -196,6 +206,7 @@ class Piecewise(Schedule):
 
     name: ClassVar[str] = "piecewise"
     values: Annotated[tuple[tuple[Count, Share], ...], Field(min_length=1)]
+    """Pairs of a round and a factor: from that round on, that factor."""
 
     def __post_init__(self) -> None:
         rounds = [since for since, _ in self.values]

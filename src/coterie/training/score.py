@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from coterie.data.examples import Samples
 from coterie.errors import UserError
+from coterie.own import imported
 from coterie.record import Record
 
 __all__ = ["EVALUATION_BATCH", "Metric", "Output", "Scores", "find_metric", "load", "score"]
@@ -130,13 +130,9 @@ def find_metric(path: str) -> Metric:
     ...
     coterie.errors.UserError: evaluation.metrics = 'accuracy': expected package.module:function, a function of logits and labels
     """
-    module, colon, name = path.partition(":")
-    if not colon:
+    if ":" not in path:
         raise UserError(f"evaluation.metrics = '{path}': expected package.module:function, a function of logits and labels")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"evaluation.metrics = '{path}' cannot be imported: {error}") from None
+    found = imported(path, f"evaluation.metrics = '{path}'")
     if not callable(found):
         raise UserError(f"evaluation.metrics = '{path}' is a {type(found).__name__}, expected a function of logits and labels")
     metric: Metric = found

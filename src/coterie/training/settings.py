@@ -23,11 +23,15 @@ class Training:
     """
 
     epochs: Whole = 1
+    """Passes over its data that a client makes in a round."""
     steps: Whole | None = None
     """So many steps in place of epochs."""
     batch: Count | Literal["all"] = 32
-    optimiser: Annotated[Optimiser, field_of(OPTIMISERS, "training.optimiser")] = field(default_factory=Sgd)
-    schedule: Annotated[Schedule, field_of(SCHEDULES, "training.schedule")] = field(default_factory=Constant)
+    """Samples in a step; `all` for one step an epoch."""
+    optimiser: Annotated[Optimiser, field_of(OPTIMISERS, "training.optimiser", Sgd)] = field(default_factory=Sgd)
+    """How gradients become steps: a name or a table, see `coterie list optimisers`."""
+    schedule: Annotated[Schedule, field_of(SCHEDULES, "training.schedule", Constant)] = field(default_factory=Constant)
+    """How the learning rate changes over rounds, see `coterie list schedules`."""
     state: StatePolicy = "fresh"
     """Whether the optimiser's state (momentum, moments) starts anew every round or is kept by the client."""
     clip: Positive | None = None
@@ -35,6 +39,7 @@ class Training:
     patience: Count | None = None
     """Where there are validation data to look at after every epoch: steps without a better accuracy after which training stops."""
     augment: Literal["none", "crop-flip"] = "none"
+    """Whether images are shifted and mirrored at random."""
     stack: Annotated[int, Field(ge=2)] | None = None
     """So many clients of one network and as many samples are trained as one computation, where that can be (`coterie.training.stacking`):
     faster for small clients, the same on every engine, and not bit for bit what they are one by one, which is why it is said here."""

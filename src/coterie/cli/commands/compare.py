@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.studies.arms import Arm
     from coterie.studies.compare import Compared
 
-__all__ = ["compare"]
+__all__ = ["compare", "show", "tables"]
 
 
 def compare(
@@ -41,7 +41,6 @@ def compare(
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
     forking.begin(*forking.FOR_ARMS)  # before torch is imported here
-    from coterie.results.sheets import formatted
     from coterie.studies import compare as study
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
@@ -55,13 +54,8 @@ def compare(
     with watched(arms, track, quiet=quiet or bool(forms)) as watch:
         compared = study.compare(arms, watch, data=data, jobs=jobs)
     if compared.arms:
-        sheets, found, runs = _tables(compared, baseline)
-        for form, name in {"markdown": "table.md", "csv": "table.csv", "json": "table.json"}.items():
-            durable.write(folder / name, formatted(form, sheets, found, runs))
-        if forms:
-            sys.stdout.write(formatted(forms[0], sheets, found, runs))
-        else:
-            console.print(*sheets, sep="\n")
+        show(compared, baseline, folder, forms)
+        if not forms:
             say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
     compared.complete()
 
@@ -86,7 +80,20 @@ def _arms(
     return arms
 
 
-def _tables(compared: Compared, baseline: str | None) -> Any:
+def show(compared: Compared, baseline: str | None, folder: Path, forms: Sequence[str] = ()) -> None:
+    """Write the tables of a comparison to its folder, and show them in the form that was asked for."""
+    from coterie.results.sheets import formatted
+
+    sheets, found, runs = tables(compared, baseline)
+    for form, name in {"markdown": "table.md", "csv": "table.csv", "json": "table.json"}.items():
+        durable.write(folder / name, formatted(form, sheets, found, runs))
+    if forms:
+        sys.stdout.write(formatted(forms[0], sheets, found, runs))
+    else:
+        console.print(*sheets, sep="\n")
+
+
+def tables(compared: Compared, baseline: str | None) -> Any:
     """A comparison as sheets, the numbers in them, and its runs."""
     from coterie.results.comparison import contrast, read_arms
     from coterie.results.sheets import comparison

@@ -1,74 +1,48 @@
-"""`coterie list`: what can be named in an experiment."""
+"""`coterie list`: what can be named in an experiment, and the settings of each."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from enum import StrEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
+import typer
+
+from coterie.cli.catalogue import Entry, Kind, entries, entry
 from coterie.cli.options import Json
-from coterie.cli.sentences import console
+from coterie.cli.sentences import console, say
 
-if TYPE_CHECKING:
-    from coterie.settings import Registry
-
-__all__ = ["Kind", "list_command"]
+__all__ = ["list_command"]
 
 
-class Kind(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    models = "models"
-    datasets = "datasets"
-    partitions = "partitions"
-    selections = "selections"
-    regularisers = "regularisers"
-    optimisers = "optimisers"
-    schedules = "schedules"
-    engines = "engines"
-    protocols = "protocols"
-    experiments = "experiments"
-
-
-REGISTRIES = {
-    Kind.methods: ("methods", "METHODS"),
-    Kind.models: ("models", "MODELS"),
-    Kind.datasets: ("data.sources", "SOURCES"),
-    Kind.partitions: ("data.partitions", "PARTITIONS"),
-    Kind.selections: ("data.selection", "SELECTIONS"),
-    Kind.regularisers: ("methods.regularisers", "REGULARISERS"),
-    Kind.optimisers: ("training.optimisers", "OPTIMISERS"),
-    Kind.schedules: ("training.optimisers", "SCHEDULES"),
-    Kind.engines: ("engines", "ENGINES"),
-}
-"""Where each kind of thing is listed: imported when it is asked for."""
-
-
-def list_command(kind: Kind, as_json: Json = False) -> None:
-    """What can be named in an experiment."""
+def list_command(
+    kind: Kind,
+    name: Annotated[str | None, typer.Argument(help="One of them, or your own as package.module:Name: all its settings.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What can be named in an experiment; with a name, every setting of it."""
     from coterie.results.tables import simple
 
-    rows = [{"name": name, "what": what} for name, what in _listed(kind).items()]
+    if name is not None:
+        _tell(entry(kind, name), as_json)
+        return
+    rows = [{"name": each.name, "what": each.what} for each in entries(kind).values()]
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
     else:
         console.print(simple(kind.value, ["name", "what it is"], [tuple(row.values()) for row in rows]))
+        say(f"settings of one: coterie list {kind.value} {rows[0]['name']}")
 
 
-def _listed(kind: Kind) -> dict[str, str]:
-    """Names of one kind, with a sentence each."""
-    if kind is Kind.experiments:
-        from coterie.running.files import embedded
+def _tell(found: Entry, as_json: bool) -> None:
+    from coterie.results.tables import simple
 
-        return {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in embedded().items()}
-    if kind is Kind.protocols:
-        from coterie.protocols import PROTOCOLS
-
-        return {name: each.sentence for name, each in PROTOCOLS.items()}
-    home, name = REGISTRIES[kind]
-    registry: Registry[Any] | dict[str, type] = getattr(import_module(f"coterie.{home}"), name)
-    classes = registry if isinstance(registry, dict) else registry.specs
-    return {name: (each.__doc__ or "").strip().split("\n")[0] for name, each in classes.items()}
+    if as_json:
+        sys.stdout.write(json.dumps(dataclasses.asdict(found)) + "\n")
+        return
+    for sentence in dict.fromkeys(filter(None, (found.source, found.what))):
+        say(sentence)
+    if found.settings:
+        rows = [(each.name, each.default, each.sentence) for each in found.settings]
+        console.print(simple(f"{found.name}: settings", ["key", "default", "what it is"], rows))

@@ -14,14 +14,19 @@ __all__ = ["report", "watch"]
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a comparison.")],
     once: Annotated[bool, typer.Option("--once", help="As it is now, and no more.")] = False,
 ) -> None:
-    """Look at a run in progress; ends when it does."""
+    """Look at a run in progress, or at all runs of a comparison; ends when they do."""
     from coterie.cli import watch as live
+    from coterie.ledger import LEDGER
+    from coterie.results.gather import find_runs
 
     try:
-        live.watch(run, console, once=once)
+        if (run / LEDGER).is_file():
+            live.watch(run, console, once=once)
+        elif find_runs([run]):
+            live.watch_all(run, console, once=once)
     except KeyboardInterrupt:
         raise Interrupted("stopped looking at it; the run goes on") from None
 

@@ -26,6 +26,9 @@ def run(
     overrides: Set = None,
     out: Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="With --resume: more rounds for a finished run, in a new folder.")
+    ] = None,
     changed_code: Annotated[bool, typer.Option("--changed-code", help="With --resume: go on although the code has changed.")] = False,
     changed_data: Annotated[bool, typer.Option("--changed-data", help="With --resume: go on although the data have changed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say how much work it is, and do none of it.")] = False,
@@ -35,17 +38,20 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment, or go on with one that was stopped."""
+    _check_run(experiment, resume, fresh=bool(overrides or (out and not rounds)), changed=changed_code or changed_data or bool(rounds))
     if not dry_run:
         forking.begin()  # before torch is imported here: both take as long, side by side
     from coterie.cli.progress import watching
     from coterie.cli.trackers import tracking
     from coterie.results.sheets import outcome, spent
     from coterie.running.experiment import Experiment
+    from coterie.running.extending import extended
     from coterie.running.rounds import new_folder, started
     from coterie.running.rounds import resume as resume_run
     from coterie.running.rounds import run as run_new
 
-    _check_run(experiment, resume, fresh=bool(overrides or out), changed=changed_code or changed_data)
+    if resume is not None and rounds is not None:
+        resume = extended(resume, rounds, out, data=data)
     plan = started(resume) if resume is not None else _offered(Experiment.load(str(experiment), overrides or ()), overrides or ())
     if dry_run:
         _tell_cost(plan, data)
@@ -70,9 +76,9 @@ def _check_run(experiment: str | None, resume: Path | None, *, fresh: bool, chan
     if (experiment is None) == (resume is None):
         raise UserError("coterie run takes either an experiment or --resume FOLDER")
     if resume is not None and fresh:
-        raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it")
+        raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it (for more rounds: --rounds 50)")
     if resume is None and changed:
-        raise UserError("--changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
+        raise UserError("--rounds, --changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
 
 
 def _tell_cost(plan: Experiment, data: Path | None) -> None:

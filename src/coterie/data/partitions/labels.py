@@ -40,6 +40,7 @@ class Shards(Partitioner):
     name: ClassVar[str] = "shards"
     clients: Count
     per_client: Count = 2
+    """Shards for each client."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:
         """Shards of the sorted rows."""
@@ -73,6 +74,7 @@ class Classes(Partitioner):
     name: ClassVar[str] = "classes"
     clients: Count
     per_client: Count = 2
+    """Classes for each client."""
     samples: Count | None = None
     """Rows of each of its classes that a client gets; None: whoever holds a class divides all of it."""
 
@@ -171,6 +173,7 @@ class Dirichlet(Partitioner):
     name: ClassVar[str] = "dirichlet"
     clients: Count
     alpha: Positive = 0.5
+    """The concentration: the smaller, the fewer classes a client has."""
     minimum: Count = 1
     """Rows that every client has."""
 

@@ -11,6 +11,7 @@ from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import apportion, even, held, level
 from coterie.data.partitions.slices import apart, everything
 from coterie.data.pool import Partition, Pool, Ragged, Rows
+from coterie.errors import UserError
 from coterie.settings import Count, spec
 
 __all__ = ["IID", "Permuted", "Quantity"]
@@ -56,7 +57,9 @@ class Quantity(Partitioner):
     name: ClassVar[str] = "quantity"
     clients: Count
     law: Literal["log-normal", "power-law"] = "log-normal"
+    """How the sizes of clients are distributed."""
     spread: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """The standard deviation of the logarithm of the sizes; 0 is iid."""
     minimum: Count = 1
     """Rows that every client has; the largest give up what is missing."""
 
@@ -91,6 +94,8 @@ class Permuted(Partitioner):
 
     def assign(self, pool: Pool, seed: int) -> Partition:
         """Who holds which rows, the whole test set and the orders of pixels."""
+        if not pool.images:
+            raise UserError(f"partition = 'permuted' is for images, these samples have the shape {pool.shape}")
         _, height, width = pool.shape
         tests, test_of = everything(pool, self.clients)
         orders = np.tile(np.arange(height * width), (self.clients, 1))

@@ -18,6 +18,7 @@ from coterie.data.sources.idx import FashionMnist, Mnist
 from coterie.data.sources.images import Folder, MnistM, OfficeHome, Pacs
 from coterie.data.sources.npz import Npz
 from coterie.data.sources.svhn import Svhn
+from coterie.data.sources.table import Csv
 from coterie.data.sources.usps import Usps
 from coterie.settings import Registry
 
@@ -41,6 +42,7 @@ SOURCES: Registry[Source] = Registry(
         OfficeHome,
         Folder,
         Npz,
+        Csv,
         HuggingFace,
     ],
 )

@@ -1,4 +1,4 @@
-"""Images and labels on their way from files to a pool: checked, and blamed on the file they came from."""
+"""Samples and labels on their way from files to a pool: checked, and blamed on the file they came from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def block(x: NDArray[Any], y: NDArray[Any], classes: int, path: Path) -> Block:
     ...
     coterie.errors.UserError: x.bin holds the label 7, but labels must be 0..2
     """
-    if x.dtype != np.uint8 or x.ndim != 4:
+    if x.dtype not in (np.float32, np.int32) and (x.dtype != np.uint8 or x.ndim != 4):
         raise UserError(f"{path} holds images as {x.dtype} of shape {x.shape}, but uint8 of four dimensions was expected")
     if len(x) != len(y):
         raise UserError(f"{path} holds {len(x)} images but {len(y)} labels")
@@ -61,7 +61,7 @@ def build(train: Sequence[Block], test: Sequence[Block], **about: Any) -> Pool:
     (6, 4, True)
     """
     blocks = [*train, *test]
-    x = np.empty((sum(len(b.y) for b in blocks), *blocks[0].x.shape[1:]), np.uint8)
+    x = np.empty((sum(len(b.y) for b in blocks), *blocks[0].x.shape[1:]), blocks[0].x.dtype)
     np.concatenate([b.x for b in blocks], out=x)
     return Pool(x, np.concatenate([b.y for b in blocks]), train=sum(len(b.y) for b in train), **about)
 
@@ -148,16 +148,29 @@ def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tu
     held.setdefault("x_test", held["x_train"][:0])
     held.setdefault("y_test", held["y_train"][:0])
     for key in ("y_train", "y_test"):
+        if np.issubdtype(held[key].dtype, np.floating):
+            raise UserError(f"{path} holds {key} as {held[key].dtype}: regression is not supported, expected whole numbers of classes")
+        if held[key].ndim != 1 and len(held[key]):
+            raise UserError(f"{path} holds {key} of shape {held[key].shape}: segmentation (many labels a sample) is not supported")
         if held[key].ndim != 1 or not np.issubdtype(held[key].dtype, np.integer):
             raise UserError(f"{path} holds {key} as {held[key].dtype} of shape {held[key].shape}, not as one whole number per image")
     if classes is None:
         classes = 1 + max((int(held[key].max()) for key in ("y_train", "y_test") if len(held[key])), default=0)
         if classes > CLASSES:
             raise UserError(f"{path} holds the label {classes - 1}, but labels are numbers of classes, expected fewer than {CLASSES:,}")
-    train, test = (block(channels_first(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
+    train, test = (block(_as_samples(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
     if train.x.shape[1:] != test.x.shape[1:]:
         raise UserError(f"{path} holds training images of shape {train.x.shape[1:]} but test images of shape {test.x.shape[1:]}")
     return train, test
+
+
+def _as_samples(x: NDArray[Any]) -> NDArray[Any]:
+    """uint8 as images, other numbers as float32, whole numbers that are no bytes, in rows, as token ids."""
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        return channels_first(x)
+    if np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8 and x.ndim == 2:
+        return x.astype(np.int32)
+    return x.astype(np.float32) if x.ndim > 1 and (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) else x
 
 
 def channels_first(x: NDArray[Any]) -> NDArray[Any]:

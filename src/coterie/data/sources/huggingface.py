@@ -26,7 +26,9 @@ class HuggingFace(Source):
     path: str
     """A relative path is under the data folder."""
     image: str = "image"
+    """The column that holds the images."""
     label: str = "label"
+    """The column that holds the labels."""
     size: Whole = 0
     """Height and width to which every image is resampled; 0 leaves them as they are, and then all must be alike."""
 

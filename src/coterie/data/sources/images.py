@@ -22,6 +22,7 @@ from coterie.data.pool import Pool, Rows
 from coterie.data.sources.base import Found, Parted, Source
 from coterie.data.sources.blocks import Block, block, build, reading
 from coterie.errors import UserError
+from coterie.own import file_at
 from coterie.settings import Count, ShareBelowOne, Whole, spec
 
 __all__ = ["Folder", "MnistM", "OfficeHome", "Pacs", "read_images"]
@@ -116,7 +117,7 @@ def draw_test(tree: Tree, x: NDArray[np.uint8], fraction: float, seed: int) -> N
 
 @spec
 class Folder(Source):
-    """Any tree `domain/class/*.jpg` (or .png); a relative `path` is under the data folder."""
+    """Any tree `domain/class/*.jpg` (or .png); a relative `path` is under the data folder, beside the experiment file, or here."""
 
     name: ClassVar[str] = "folder"
     how: ClassVar[str] = 'say where: path = "a/folder", with domain/class/*.jpg below'
@@ -124,6 +125,7 @@ class Folder(Source):
     std: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
 
     path: str
+    """The folder with `domain/class/*.jpg` (or .png) below."""
     size: Count = 32
     """Height and width to which every image is resampled."""
     test: ShareBelowOne = 0.2
@@ -132,14 +134,14 @@ class Folder(Source):
     """Decides the split."""
 
     def found(self, folder: Path) -> Found | None:
-        root = folder / Path(self.path).expanduser()
+        root = file_at(self.path, folder)
         if not root.is_dir():
             return None
         paths = tuple(sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in SUFFIXES))
         return Found(paths, (len(paths), 0))
 
     def missing(self, folder: Path) -> Path:
-        return folder / Path(self.path).expanduser()
+        return file_at(self.path, folder)
 
     def load(self, folder: Path) -> Pool:
         self.there(folder)

@@ -1,0 +1,97 @@
+"""`coterie demo`: what this project is for, in two tables and one page, on data that need no fetching."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.cli.options import RUNS, Jobs, Quiet
+from coterie.cli.sentences import console, say
+from coterie.cli.watching import watched
+
+if TYPE_CHECKING:
+    from coterie.results.comparison import Contrast, Reach
+    from coterie.results.tables import Sheet
+    from coterie.studies.demo import Part
+
+__all__ = ["demo"]
+
+NEXT = (
+    ("compare digits-two-class --methods fedavg,ditto,fedper --seeds 0-2", "your own comparison, of any methods that there are"),
+    ("list methods fedmmd", "every setting of a method; without a name, every method"),
+    ("new my.toml", "an experiment of your own, every key explained"),
+)
+"""What to try then."""
+
+
+def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
+    """Two comparisons on real data that come with Coterie: clients whose data differ, and clients whose models differ. A minute."""
+    from coterie.results.comparison import contrast, read_arms
+    from coterie.results.gather import gather
+    from coterie.results.report.several import Chapter, write_pages
+    from coterie.studies import compare as study
+    from coterie.studies.demo import PARTS
+
+    chapters = []
+    for part in PARTS:
+        arms = part.arms(RUNS / "demo")
+        with watched(arms, None, quiet=quiet, brief=True) as watch:
+            compared = study.compare(arms, watch, jobs=jobs).complete()
+        found = contrast(read_arms((arm.label, arm.folder) for arm in compared.arms), part.baseline)
+        sheet = _sheet(part, found)
+        console.print(sheet)
+        if compared.reused:
+            say(f"{compared.reused} of {len(arms)} runs were there already and are reused")
+        chapters.append(Chapter(part.title, part.what, sheet, gather([arm.folder for arm in compared.arms])))
+    page = write_pages("Coterie: a demonstration", chapters, RUNS / "demo" / "index.html")
+    say(f"Both tables, with curves, clients and bytes: {page}")
+    say("Next, in this shell:")
+    for command, what in NEXT:
+        say(f"  {_program()} {command}\n      {what}")
+
+
+def _program() -> str:
+    """How this program was called, so that it can be called again."""
+    return "python -m coterie" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+
+
+def _sheet(part: Part, found: Contrast) -> Sheet:
+    """One row for each method: the paper, the numbers, and what to see."""
+    from coterie.results.tables import Sheet, estimate_cell
+
+    protocols = list(dict.fromkeys(name for standing in found.standings for name in standing.accuracy))
+    reached = {each.label: each for each in found.reaches if each.protocol == part.protocol}
+    rows = []
+    for standing in found.standings:
+        paper, what = part.rows[standing.label]
+        verdict = _verdict(part, found, standing.label)
+        reach = reached.get(standing.label)
+        rounds = [_rounds(reach)] if reached else []
+        rows.append(
+            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{paper}: {what}{verdict}"]
+        )
+    columns = ["method", *protocols, *(["rounds to 80%"] if reached else []), "what to see"]
+    seeds = max(standing.seconds.seeds for standing in found.standings)
+    note = f"{part.what} Mean ± standard deviation over {seeds} seeds; verdicts are on {part.protocol}, from paired 95% intervals."
+    return Sheet(part.title, columns, rows, " ".join([note, _honest(part, found)]).strip())
+
+
+def _rounds(reach: Reach | None) -> str:
+    """How many it took, on average, where every seed got there."""
+    if reach is None or len(reach.there) < len(reach.found):
+        return "-"
+    return f"{sum(each.round for each in reach.there) / len(reach.there):.1f}"
+
+
+def _verdict(part: Part, found: Contrast, label: str) -> str:
+    gap = next((gap for gap in found.gaps if gap.label == label and gap.protocol == part.protocol), None)
+    if gap is None or gap.difference is None:
+        return ""
+    return f" ({100 * gap.difference.mean:+.1f} points: {gap.difference.verdict})"
+
+
+def _honest(part: Part, found: Contrast) -> str:
+    """That nothing was gained, where nothing was."""
+    verdicts = [gap.difference.verdict for gap in found.gaps if gap.protocol == part.protocol and gap.difference]
+    return "" if "higher" in verdicts else f"No method is shown to be better than {part.baseline} here."

@@ -1,0 +1,69 @@
+"""A user's own things, found where the user works: classes as `package.module:Name`, files by paths that are not absolute.
+
+Python looks beside a script, not where a command is given. Coterie also looks in the current folder and beside the experiment file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import UserError, place_of
+
+__all__ = ["file_at", "imported", "look_in", "places"]
+
+_places: list[Path] = []
+
+
+def look_in(*folders: Path) -> None:
+    """From now on a user's own modules and files are also looked for here; what is installed comes first.
+
+    >>> look_in(Path("."))
+    >>> Path(".").resolve() in places()
+    True
+    """
+    for folder in (each.resolve() for each in folders):
+        if folder not in _places:
+            _places.append(folder)
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def places() -> tuple[Path, ...]:
+    """Where is looked, for a process that is to look there too."""
+    return tuple(_places)
+
+
+def file_at(path: str, folder: Path) -> Path:
+    """What a path that is not absolute means: under the data folder, else in the first of the places that has it.
+
+    >>> file_at("no/such.npz", Path("data")).as_posix()
+    'data/no/such.npz'
+    """
+    given = Path(path).expanduser()
+    return next((each / given for each in (folder, *_places) if (each / given).exists()), folder / given)
+
+
+def imported(path: str, what: str) -> Any:
+    """What `package.module:Name` leads to; `what` begins the sentence where it leads nowhere.
+
+    >>> imported("math:tau", "")
+    6.283185307179586
+    >>> imported("mth:tau", "method 'mth:tau'")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: method 'mth:tau' cannot be imported: No module named 'mth' (looked for in ...)
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        looked = ", ".join(str(each) for each in dict.fromkeys((Path.cwd(), *_places)))
+        where = f" (looked for in {looked} and where Python looks)" if error.name == module.split(".")[0] else place_of(error)
+        raise UserError(f"{what} cannot be imported: {error}{where}") from None
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UserError(f"{what} cannot be imported: {error}{place_of(error)}") from None
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}{place_of(error)}") from None

@@ -1,0 +1,84 @@
+"""A user's own things, found where the user works."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie import own
+from coterie.errors import UserError, place_of
+from coterie.running.experiment import Experiment
+
+METHOD = """
+from dataclasses import dataclass
+from coterie import FedAvg
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    name = "mine"
+"""
+PLAN = """
+name = "mine"
+model = "mlp"
+method = "beside_it:Mine"
+data.source = { name = "npz", path = "mine.npz" }
+partition = { name = "iid", clients = 2 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    monkeypatch.setattr(own, "_places", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("beside_it", "broken_when_imported"):
+        sys.modules.pop(name, None)
+
+
+def test_methods_and_data_beside_the_experiment_file_are_found(tmp_path) -> None:
+    (tmp_path / "beside_it.py").write_text(METHOD)
+    (tmp_path / "mine.toml").write_text(PLAN)
+    x, y = np.zeros((20, 8, 8), np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    plan = Experiment.load(tmp_path / "mine.toml")
+    assert plan.method.name == "mine"
+    assert plan.population(tmp_path / "elsewhere").clients == 2
+    assert plan.resolved()["data"]["source"][0]["path"] == "mine.npz"  # the same digest wherever it lies
+
+
+def test_the_data_folder_comes_first(tmp_path) -> None:
+    for name in ("data", "here"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.npz").touch()
+    own.look_in(tmp_path / "here")
+    assert own.file_at("x.npz", tmp_path / "data") == tmp_path / "data" / "x.npz"
+    (tmp_path / "data" / "x.npz").unlink()
+    assert own.file_at("x.npz", tmp_path / "data") == tmp_path / "here" / "x.npz"
+
+
+def test_what_is_nowhere_says_where_it_was_looked_for(tmp_path) -> None:
+    own.look_in(tmp_path)
+    with pytest.raises(UserError, match=f"No module named 'no_such' \\(looked for in .*{tmp_path.name} and where Python looks"):
+        own.imported("no_such:Thing", "method 'no_such:Thing'")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("x = 1 +", "invalid syntax"), ("1 / 0", "ZeroDivisionError: division by zero (broken_when_imported.py:1)")],
+)
+def test_a_module_that_breaks_when_it_is_imported_is_a_sentence(tmp_path, code, said) -> None:
+    own.look_in(tmp_path)
+    (tmp_path / "broken_when_imported.py").write_text(code)
+    with pytest.raises(UserError) as caught:
+        own.imported("broken_when_imported:Thing", "method 'broken_when_imported:Thing'")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("method 'broken_when_imported:Thing' cannot be imported: ")
+
+
+def test_the_place_of_an_error_is_the_users_own_line() -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        Path("/no/such/file").read_text()
+    assert place_of(caught.value).startswith(" (test_own.py:")
