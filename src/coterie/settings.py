@@ -251,6 +251,7 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
 
     Where a value may be of several types, what each of them expects:
 
+    >>> from typing import Literal
     >>> try:
     ...     TypeAdapter(dict[str, Count | Literal["all"]]).validate_python({"batch": 0})
     ... except ValidationError as error:

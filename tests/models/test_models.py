@@ -19,7 +19,7 @@ from coterie.models import MODELS, Architecture, Custom, Staged, staged
 from coterie.models.googlenet import MaxPool
 
 CIFAR = (3, 32, 32)
-ZOO = [name for name in MODELS if name != "custom"]
+ZOO = [name for name in MODELS if name not in ("custom", "text")]  # those that take images
 NORMED = [name for name in ZOO if "norm" in {f.name for f in dataclasses.fields(MODELS.find(name))}]  # type: ignore[arg-type]
 SLIM = [name for name in ZOO if name.endswith("-slim")]
 

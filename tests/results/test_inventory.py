@@ -55,7 +55,7 @@ def test_what_can_be_made_again_goes_and_the_rest_stays(folder) -> None:
 def test_frames_have_a_row_for_each_event(folder) -> None:
     pytest.importorskip("pandas")
     one, both = frame(folder / "fedavg-s0"), frames(folder / "fedavg-s0", folder / "fedavg-s1")
-    assert len(one) == sum(1 for _ in (folder / "fedavg-s0" / LEDGER).open())
+    assert len(one) == (folder / "fedavg-s0" / LEDGER).read_text().count("\n")
     assert set(both["seed"]) == {0, 1}
     assert list(both.columns[:4]) == ["run", "name", "method", "seed"]
     with pytest.raises(UserError, match="there is no run in"):

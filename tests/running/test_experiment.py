@@ -53,7 +53,7 @@ GOOD = {
         ({"engine": {"name": "threads"}}, "engine.name = 'threads'"),
         ({"models_by": "turns"}, "models_by = 'turns': should be 'turn', 'group' or 'random'"),
         ({"noisy_labels": [-1]}, "noisy_labels.0 = -1: should be greater than or equal to 0"),
-        ({"noisy_labels": 3}, "noisy_labels = 3: should be a valid"),
+        ({"noisy_labels": 3}, "noisy_labels = 3: should be a list"),
         ({"evaluation": {"clients": []}}, "evaluation.clients"),
         ({"evaluation": {"clients": 0}}, "evaluation.clients"),
     ],

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coterie import __version__
+import coterie
 from coterie.cli import stopping
 from coterie.cli.commands.begin import new, show
 from coterie.cli.commands.compare import compare
@@ -57,7 +57,7 @@ def about(
 ) -> None:
     """Federated learning for clients that differ: in their data, in their models, in what they want."""
     if version:
-        say(f"coterie {__version__}")
+        say(f"coterie {coterie.__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         sys.stdout.write(context.get_help() + "\n")

@@ -30,6 +30,7 @@ class Tabular(MLP):
 class Text(StagedArchitecture):
     """For texts as token ids: the mean of the tokens' embeddings, then a dense layer; stages `embed`, `dense1`, `head`.
 
+    >>> import torch
     >>> Text(vocabulary=100).build((12,), 2)(torch.tensor([[5, 99, 0, 0] + 8 * [0]])).shape
     torch.Size([1, 2])
     """
@@ -51,6 +52,7 @@ class Text(StagedArchitecture):
 class Embed(nn.Module):
     """The mean of the embeddings of a text's tokens, without the padding.
 
+    >>> import torch
     >>> Embed(10, 4)(torch.tensor([[1, 2, 0]])).shape
     torch.Size([1, 4])
     """

@@ -25,7 +25,13 @@ def frame(folder: Path | str) -> pandas.DataFrame:
 
 
 def frames(*folders: Path | str) -> pandas.DataFrame:
-    """Every event of every run in and below some folders as a row, with the run, its name, method and seed."""
+    """Every event of every run in and below some folders as a row, with the run, its name, method and seed.
+
+    >>> frames("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: there is no run in no/such/folder: expected folders with a file ledger.jsonl in or below them
+    """
     rows = [row for folder in folders for ledger in ledgers_in(Path(folder)) for row in _rows(ledger)]
     if not rows:
         raise UserError(f"there is no run in {', '.join(map(str, folders))}: expected folders with a file {LEDGER} in or below them")

@@ -23,7 +23,7 @@ class Part:
     """One comparison of the demonstration."""
 
     name: str
-    """Of its experiment."""
+    """Of its experiment, or the path of one."""
     title: str
     what: str
     protocol: str
@@ -38,7 +38,7 @@ class Part:
         >>> [len(part.arms(Path("runs"))) for part in PARTS]
         [24, 12]
         """
-        return arms_of(Experiment.load(self.name), list(self.rows), SEEDS, folder / self.name, data=data)
+        return arms_of(Experiment.load(self.name), list(self.rows), SEEDS, folder / Path(self.name).stem, data=data)
 
 
 PARTS = (

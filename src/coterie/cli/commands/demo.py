@@ -43,7 +43,7 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
         console.print(sheet)
         if compared.reused:
             say(f"{compared.reused} of {len(arms)} runs were there already and are reused")
-        chapters.append(Chapter(part.title, part.what, sheet, gather([arm.folder for arm in compared.arms])))
+        chapters.append(Chapter(part.title, sheet, gather([arm.folder for arm in compared.arms])))
     page = write_pages("Coterie: a demonstration", chapters, RUNS / "demo" / "index.html")
     say(f"Both tables, with curves, clients and bytes: {page}")
     say("Next, in this shell:")
@@ -69,7 +69,7 @@ def _sheet(part: Part, found: Contrast) -> Sheet:
         reach = reached.get(standing.label)
         rounds = [_rounds(reach)] if reached else []
         rows.append(
-            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{paper}: {what}{verdict}"]
+            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{what}{verdict}. {paper}"]
         )
     columns = ["method", *protocols, *(["rounds to 80%"] if reached else []), "what to see"]
     seeds = max(standing.seconds.seeds for standing in found.standings)

@@ -17,6 +17,7 @@ from coterie.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.running.experiment import Experiment
+    from coterie.running.result import Result
 
 __all__ = ["run"]
 
@@ -43,7 +44,6 @@ def run(
         forking.begin()  # before torch is imported here: both take as long, side by side
     from coterie.cli.progress import watching
     from coterie.cli.trackers import tracking
-    from coterie.results.sheets import outcome, spent
     from coterie.running.experiment import Experiment
     from coterie.running.extending import extended
     from coterie.running.rounds import new_folder, started
@@ -63,6 +63,13 @@ def run(
             result = resume_run(folder, data=data, callbacks=heard, changed_code=changed_code, changed_data=changed_data)
         else:
             result = run_new(plan, folder, data=data, callbacks=heard)
+    _tell(plan, result, as_json)
+
+
+def _tell(plan: Experiment, result: Result, as_json: bool) -> None:
+    """What came of it."""
+    from coterie.results.sheets import outcome, spent
+
     if as_json:
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return

@@ -159,8 +159,9 @@ def read_npz(path: Path, classes: int | None = None, tested: bool = False) -> tu
         if classes > CLASSES:
             raise UserError(f"{path} holds the label {classes - 1}, but labels are numbers of classes, expected fewer than {CLASSES:,}")
     train, test = (block(_as_samples(held[f"x_{part}"]), held[f"y_{part}"], classes, path) for part in ("train", "test"))
-    if train.x.shape[1:] != test.x.shape[1:]:
-        raise UserError(f"{path} holds training images of shape {train.x.shape[1:]} but test images of shape {test.x.shape[1:]}")
+    if (train.x.shape[1:], train.x.dtype) != (test.x.shape[1:], test.x.dtype):
+        ours, theirs = (f"images of shape {each.x.shape[1:]} ({each.x.dtype})" for each in (train, test))
+        raise UserError(f"{path} holds training {ours} but test {theirs}")
     return train, test
 
 

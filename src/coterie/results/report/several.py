@@ -31,7 +31,6 @@ class Chapter:
     """One comparison."""
 
     title: str
-    what: str
     sheet: Sheet
     report: Report
 
@@ -39,7 +38,7 @@ class Chapter:
 def write_pages(title: str, chapters: Sequence[Chapter], path: Path) -> Path:
     """Write one page that needs nothing else."""
     parts = "".join(
-        f"<section><h2>{html.escape(each.title)}</h2><p>{html.escape(each.what)}</p><div class=wide>{as_html(each.sheet)}</div>"
+        f"<section><h2>{html.escape(each.title)}</h2><div class=wide>{as_html(each.sheet)}</div>"
         f'<details open><summary>Curves, clients, bytes</summary><iframe title="{html.escape(each.title)}" srcdoc="{_quoted(each)}">'
         "</iframe></details></section>"
         for each in chapters
