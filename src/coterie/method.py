@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.aggregation import Aggregation, Private, Sent
 from coterie.errors import UserError, nearest
 from coterie.models import Architecture
 from coterie.population import Population
@@ -26,7 +27,20 @@ from coterie.training.loop import Fitted
 from coterie.training.objectives import CrossEntropy
 from coterie.training.settings import Training
 
-__all__ = ["Federation", "Method", "Replies", "Reply", "Task", "Weighting", "find_task", "fine_tune", "means", "task", "tasks_of"]
+__all__ = [
+    "Federation",
+    "Method",
+    "Replies",
+    "Reply",
+    "Task",
+    "Weighting",
+    "aggregate",
+    "find_task",
+    "fine_tune",
+    "means",
+    "task",
+    "tasks_of",
+]
 
 Task: TypeAlias = Callable[[Site, Record, Record], tuple[Record, Record]]
 Weighting = Literal["samples", "uniform"]
@@ -306,6 +320,40 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
                 part = value.to(torch.float64, copy=True).mul_(weight)
                 sums[name] = sums[name].add_(part) if name in sums else part
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
+
+
+def aggregate(
+    rule: Aggregation, fed: Federation, replies: Iterable[Reply], around: Record, *groups: str, weighting: Weighting = "samples"
+) -> Record:
+    """`means`, or what the experiment has put in its place: some groups of tensors over replies, by a rule.
+
+    Args:
+        rule: a method's setting `aggregation`.
+        fed: as the method was given it.
+        replies: what came.
+        around: what the tensors were before: a rule that clips or adds noise looks at differences from it.
+        groups: what is averaged.
+        weighting: of the plain mean; other rules count every client alike.
+
+    >>> from coterie.aggregation import Median
+    >>> replies = [Reply(at, Record(model={"w": torch.tensor([value])})) for at, value in enumerate((0.0, 1.0, 1e9))]
+    >>> fed = Federation()
+    >>> fed.cohort = (0, 1, 2)
+    >>> aggregate(Median(), fed, replies, EMPTY, "model", weighting="uniform")["model/w"].item()
+    1.0
+    """
+    if rule.streams:
+        return means(replies, *groups, weighting=weighting)
+    if isinstance(rule, Private):
+        fed.server.log("epsilon", torch.tensor([rule.epsilon(max(fed.round, 1))], dtype=torch.float64))
+    if weighting == "samples" and isinstance(replies, Replies):
+        replies.needing("examples")
+    came = [reply.record for reply in replies]
+    if not came:
+        return EMPTY
+    weights = [record.number("examples") if weighting == "samples" else 1.0 for record in came]
+    sent = Sent(Record(dict(_members(around, groups))), len(fed.cohort), lambda: fed.server.rng("aggregation"))
+    return rule.merged([Record(dict(_members(record, groups))) for record in came], weights, sent)
 
 
 def _members(record: Record, groups: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     partitions = "partitions"
     selections = "selections"
     regularisers = "regularisers"
+    aggregations = "aggregations"
     optimisers = "optimisers"
     schedules = "schedules"
     engines = "engines"
@@ -44,6 +45,7 @@ REGISTRIES = {
     Kind.partitions: ("data.partitions", "PARTITIONS"),
     Kind.selections: ("data.selection", "SELECTIONS"),
     Kind.regularisers: ("methods.regularisers", "REGULARISERS"),
+    Kind.aggregations: ("aggregation", "AGGREGATIONS"),
     Kind.optimisers: ("training.optimisers", "OPTIMISERS"),
     Kind.schedules: ("training.optimisers", "SCHEDULES"),
     Kind.engines: ("engines", "ENGINES"),

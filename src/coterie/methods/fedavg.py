@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import torch
 
-from coterie.method import Federation, Method, Weighting, means, task
+from coterie.aggregation import MEAN, Aggregator
+from coterie.method import Federation, Method, Weighting, aggregate, task
 from coterie.methods.regularisers import Regularisers
 from coterie.protocols import Model
 from coterie.record import Record
@@ -30,7 +31,7 @@ class FedAvg(Method):
     """Federated averaging.
 
     >>> FedAvg(weighting="uniform")
-    FedAvg(weighting='uniform', regularisers=())
+    FedAvg(weighting='uniform', aggregation=Mean(clip=None), regularisers=())
     """
 
     name: ClassVar[str] = "fedavg"
@@ -38,6 +39,8 @@ class FedAvg(Method):
 
     weighting: Weighting = "samples"
     """How clients count in a mean: by their numbers of samples, or all alike."""
+    aggregation: Aggregator = MEAN
+    """What is taken over replies: their mean, or a rule that a few liars, or whoever sees the model, can do less with."""
     regularisers: Regularisers = ()
     """What clients add to their loss, beside what the method itself adds."""
 
@@ -46,7 +49,7 @@ class FedAvg(Method):
 
     def round(self, state: Record, fed: Federation) -> Record:
         sent = Record(model=state.group("model"))
-        return means(fed.ask("train", sent, like=sent), "model", weighting=self.weighting)
+        return aggregate(self.aggregation, fed, fed.ask("train", sent, like=sent), sent, "model", weighting=self.weighting)
 
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

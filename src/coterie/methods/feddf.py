@@ -16,8 +16,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coterie.method import Federation, Method, Reply, Weighting, fine_tune, means, task
+from coterie.aggregation import MEAN, Aggregator, Private
+from coterie.errors import UserError
+from coterie.method import Federation, Method, Reply, Weighting, aggregate, fine_tune, task
 from coterie.methods.public import PublicMethod, mean_of
+from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import Record
 from coterie.settings import Count, Positive, Whole, spec
@@ -44,6 +47,8 @@ class FedDF(Method):
 
     weighting: Weighting = "samples"
     """Of the average that a student starts from; all clients' logits count alike."""
+    aggregation: Aggregator = MEAN
+    """What a student starts from; what all clients' networks say of public images is always their mean."""
     steps: Whole = 10_000
     """At most so many steps for each student and round; the rate goes down to 0 over them like a cosine."""
     patience: Count = 1_000
@@ -56,6 +61,10 @@ class FedDF(Method):
     clip: Positive = 5.0
     """Gradient norms above this are scaled down to it."""
 
+    def check(self, population: Population) -> None:
+        if isinstance(self.aggregation, Private):
+            raise UserError("method.aggregation = 'private': the students learn from every client's own model, to which no noise is added")
+
     def start(self, fed: Federation) -> Record:
         return Record({_student(index): fed.server.fresh(architecture=each) for index, each in enumerate(fed.architectures)})
 
@@ -63,16 +72,16 @@ class FedDF(Method):
         sent = [Record(model=state.group(_student(index))) for index in range(len(fed.architectures))]
         messages = {client: sent[fed.architecture_of(client)] for client in fed.present}
         replies = list(fed.ask("train", messages, like=messages).needing("examples"))
-        students = [self._mean(fed, index, replies) or before.group("model") for index, before in enumerate(sent)]
+        students = [self._mean(fed, index, replies, before) or before.group("model") for index, before in enumerate(sent)]
         if self.steps:
             targets = self._soft_targets(fed, replies)
             students = [self._distilled(_server(fed, index), student, targets) for index, student in enumerate(students)]
         return Record({_student(index): student for index, student in enumerate(students)})
 
-    def _mean(self, fed: Federation, index: int, replies: Sequence[Reply]) -> Record:
+    def _mean(self, fed: Federation, index: int, replies: Sequence[Reply], before: Record) -> Record:
         """The mean of the models of one architecture; empty where nobody sent one."""
         alike = [reply for reply in replies if fed.architecture_of(reply.client) == index]
-        return means(alike, "model", weighting=self.weighting).group("model")
+        return aggregate(self.aggregation, fed, alike, before, "model", weighting=self.weighting).group("model")
 
     def _soft_targets(self, fed: Federation, replies: Sequence[Reply]) -> Tensor:
         """The mean of all clients' logits over the public images."""

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from coterie.method import Federation, fine_tune, means, task
+from coterie.method import Federation, aggregate, fine_tune, task
 from coterie.methods.fedavg import FedAvg
 from coterie.models import Architecture
 from coterie.models.fused import Fused, FusedNet, Operator, Start
@@ -85,8 +85,8 @@ class FedFusion(FedAvg):
 
     def round(self, state: Record, fed: Federation) -> Record:
         sent = Record(model=state.group("model"))
-        merged = means(fed.ask("train", sent, like=sent), "model", weighting=self.weighting).group("model")
-        model = self._smoothed(merged, sent.group("model"))
+        merged = aggregate(self.aggregation, fed, fed.ask("train", sent, like=sent), sent, "model", weighting=self.weighting)
+        model = self._smoothed(merged.group("model"), sent.group("model"))
         if not self.personal:
             fed.server.log("global fusion", self._let_in(model))
         return self._state(model, sent.group("model"), state.group("fusion"))

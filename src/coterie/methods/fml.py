@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.aggregation import MEAN, Aggregator
 from coterie.errors import UserError
-from coterie.method import Federation, Method, fine_tune, means, task
+from coterie.method import Federation, Method, aggregate, fine_tune, task
 from coterie.models import MODELS, Architecture
 from coterie.models.pair import Pair, PairNet
 from coterie.population import Population
@@ -80,6 +81,8 @@ class FML(Method):
     """Weight of the labels in the private model's loss: a number, or a schedule over rounds."""
     beta: WeightByRound = 0.5
     """Weight of the labels in the meme's loss."""
+    aggregation: Aggregator = MEAN
+    """What is taken over memes."""
     meme: Annotated[Architecture, field_of(MODELS, "method.meme")] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
     founder: Literal["own", "server"] = "own"
@@ -116,7 +119,7 @@ class FML(Method):
 
     def round(self, state: Record, fed: Federation) -> Record:
         fed.server.log("alpha and beta", torch.tensor(self._weights(fed.round), dtype=torch.float64))
-        return means(fed.ask("train", state, like=state), "model", weighting="uniform")
+        return aggregate(self.aggregation, fed, fed.ask("train", state, like=state), state, "model", weighting="uniform")
 
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

@@ -14,9 +14,10 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
+from coterie.aggregation import MEAN, Aggregator
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.method import Federation, Method, Weighting, means, task
+from coterie.method import Federation, Method, Weighting, aggregate, task
 from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import EMPTY, Record
@@ -55,6 +56,8 @@ class PublicMethod(Method):
     """How many public images a round is about, drawn anew each time; None for all of them."""
     average: Literal["none"] | Weighting = "none"
     """For equal architectures, as in FCCL's Table 3: parameters averaged between the public and the private phase, and how weighted."""
+    aggregation: Aggregator = MEAN
+    """What is taken over those parameters; predictions are always averaged."""
 
     def check(self, population: Population) -> None:
         held = 0 if population.public is None else len(population.public)
@@ -74,7 +77,8 @@ class PublicMethod(Method):
             fed.ask("learn", message)
         else:
             model = Record(model=self.handed(fed.server))
-            fed.ask("recall", means(fed.ask("hand_in", message, like=model), "model", weighting=self.average))
+            replies = fed.ask("hand_in", message, like=model)
+            fed.ask("recall", aggregate(self.aggregation, fed, replies, EMPTY, "model", weighting=self.average))
         return state
 
     def handed(self, server: Site) -> Record:

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coterie.method import Federation, means
+from coterie.method import Federation, aggregate
 from coterie.methods.fedavg import FedAvg
 from coterie.record import Record
 from coterie.settings import Positive, spec
@@ -59,7 +59,8 @@ class Scaffold(FedAvg):
 
     def round(self, state: Record, fed: Federation) -> Record:
         replies = fed.ask("train", state, like=state)
-        mean = means(replies, "model", "variate", weighting=self.weighting)
+        around = state | Record(variate=state.group("variate").map(torch.zeros_like))  # of variates the change is sent
+        mean = aggregate(self.aggregation, fed, replies, around, "model", "variate", weighting=self.weighting)
         share = replies.count / len(fed.clients)
         variate = state.group("variate").combine(mean.group("variate"), lambda c, change: c + share * change)
         return Record(model=self._moved(state, mean.group("model")), variate=variate)

@@ -23,10 +23,11 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
+from coterie.aggregation import Private
 from coterie.data.maps import Maps, Precision, pack
 from coterie.data.selection import Floats, KMeansSelection, Selected, sketch
 from coterie.errors import UserError, nearest
-from coterie.method import Federation, Replies, Reply, Weighting, means
+from coterie.method import Federation, Replies, Reply, Weighting, aggregate
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.few_shot import FewShot, prototypes
 from coterie.models import staged
@@ -96,6 +97,8 @@ class SplitMetadata(FedAvg):
             raise UserError(f"method.upper.freeze = '{self.upper.freeze}': expected a stage above the cut, which is '{cut}'")
         if self.upper.head != "trained" and not (isinstance(net[-1], nn.Linear) and net[-1].bias is not None):
             raise UserError(f"method.upper.head = '{self.upper.head}': expected a model whose head is one linear layer with a bias")
+        if isinstance(self.aggregation, Private):
+            raise UserError("method.aggregation = 'private': activation maps of single samples are sent too, to which no noise is added")
         if self.server.augment != "none":
             raise UserError(f"method.server.augment = '{self.server.augment}': the server has maps, not images; expected 'none'")
 
@@ -109,7 +112,8 @@ class SplitMetadata(FedAvg):
         asked = evaluated or self.upload == "always"
         replies = self._asked(fed, below) if asked else fed.ask("train", Record(model=below, metadata=False), like=Record(model=below))
         parts = list[tuple[Record, Tensor]]()
-        merged = means(_noting(replies, parts) if evaluated else replies, "model", weighting=self.weighting)
+        heard = _noting(replies, parts) if evaluated else replies
+        merged = aggregate(self.aggregation, fed, heard, Record(model=below), "model", weighting=self.weighting)
         if not evaluated:
             return merged
         return merged | Record(composed=self.compose(fed.server, below, Maps.join(parts, fed.server.dtype)))
