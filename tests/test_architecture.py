@@ -15,7 +15,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"durable", "wire", "devices", "forking", "own"},
+    {"durable", "wire", "frames", "devices", "forking", "own"},
     {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results", "aggregation"},
     {"training"},
@@ -24,7 +24,7 @@ LAYERS = [
     {"method"},
     {"methods", "engines"},
     {"running", "hostile"},
-    {"testing", "studies"},
+    {"testing", "studies", "deployment"},
     {"cli"},
     {"__main__"},
 ]

@@ -248,7 +248,7 @@ class Private(Aggregation):
         participants know.
 
         >>> round(Private(noise=4.0).epsilon(rounds=10), 2)
-        3.5
+        3.62
         """
         try:
             import dp_accounting

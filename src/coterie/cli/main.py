@@ -15,6 +15,7 @@ from coterie.cli.commands.begin import new, show
 from coterie.cli.commands.compare import compare
 from coterie.cli.commands.demo import demo
 from coterie.cli.commands.keep import clean, export, runs
+from coterie.cli.commands.deploy import app as deploy_app
 from coterie.cli.commands.list import list_command
 from coterie.cli.commands.look import report, watch
 from coterie.cli.commands.reproduce import reproduce
@@ -66,6 +67,7 @@ def about(
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 
 
 def main() -> None:

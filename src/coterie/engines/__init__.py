@@ -8,12 +8,13 @@ from typing import Any
 from coterie.engines.engine import Engine, Job, Outcome, RunContext, TaskError
 from coterie.engines.inline import Inline
 from coterie.engines.processes import Processes
+from coterie.engines.ray import Ray
 from coterie.errors import UserError, nearest
 from coterie.own import imported
 
-__all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "RunContext", "TaskError", "build_engine", "known"]
+__all__ = ["ENGINES", "Engine", "Inline", "Job", "Outcome", "Processes", "Ray", "RunContext", "TaskError", "build_engine", "known"]
 
-ENGINES: dict[str, type[Engine]] = {"inline": Inline, "processes": Processes}
+ENGINES: dict[str, type[Engine]] = {"inline": Inline, "processes": Processes, "ray": Ray}
 
 
 def build_engine(name: str, **options: Any) -> Engine:
@@ -24,7 +25,7 @@ def build_engine(name: str, **options: Any) -> Engine:
     >>> build_engine("proceses")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    coterie.errors.UserError: engine.name = 'proceses': no such engine, did you mean 'processes'? Valid: inline, processes (or ...)
+    coterie.errors.UserError: engine.name = 'proceses': no such engine, did you mean 'processes'? Valid: inline, processes, ray (or ...)
     """
     found = _find(name)
     try:

@@ -27,9 +27,9 @@ from typing import ClassVar
 
 from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
-from coterie.engines.frames import ends, receive, send
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
+from coterie.frames import ends, receive, send
 
 __all__ = ["ADVICE", "UNGUARDED", "Processes", "leave_unguarded"]
 

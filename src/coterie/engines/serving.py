@@ -22,14 +22,14 @@ import torch
 
 from coterie.devices import find
 from coterie.engines.engine import Job, Outcome, TaskError, brief
-from coterie.engines.frames import HEADER, FrameError, receive, send
 from coterie.engines.worker import Memories, Performer
+from coterie.frames import HEADER, FrameError, receive, send
 from coterie.method import Method
 from coterie.population import Plan, Population
 from coterie.site import Observation, Visit, Work
 from coterie.training.score import Scores
 
-__all__ = ["fields_of", "outcome_of", "serve"]
+__all__ = ["answer_of", "fields_of", "job_of", "outcome_of", "serve"]
 
 TRACE = 20_000
 """Characters of a client's traceback that are kept."""
@@ -51,9 +51,9 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
             return
         send(end, {"ready": True})
         while not performer.spoilt:
-            ticket, job = _job(receive(end, limit=0)[0])
+            ticket, job = job_of(receive(end, limit=0)[0])
             outcome = performer.perform(job)
-            send(end, _answer(job, outcome, ticket=ticket, last=performer.spoilt), outcome.reply)
+            send(end, answer_of(job, outcome, ticket=ticket, last=performer.spoilt), outcome.reply)
 
 
 def _end_with_parent() -> None:
@@ -85,19 +85,20 @@ def _let_go_of_helpers() -> None:
 def fields_of(ticket: int, job: Job) -> dict[str, Any]:
     """A job as plain data.
 
-    >>> _job(fields_of(3, Job(2, "train", 1, "message"))) == (3, Job(2, "train", 1, "message"))
+    >>> job_of(fields_of(3, Job(2, "train", 1, "message"))) == (3, Job(2, "train", 1, "message"))
     True
     """
     return {"ticket": ticket, **dataclasses.asdict(job)}
 
 
-def _job(fields: dict[str, Any]) -> tuple[int, Job]:
+def job_of(fields: dict[str, Any]) -> tuple[int, Job]:
+    """The ticket and the job that `fields_of` wrote down."""
     ticket, visit = fields.pop("ticket"), fields["visit"]
     wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
     return ticket, Job(**{**fields, "visit": wanted, "stack": tuple(map(tuple, fields["stack"]))})
 
 
-def _answer(job: Job, outcome: Outcome, **about: Any) -> bytes:
+def answer_of(job: Job, outcome: Outcome, **about: Any) -> bytes:
     """All of an outcome but its reply, as JSON; where the parent could not make sense of it, that is what is wrong with it."""
     try:
         text = _written(outcome, about)
@@ -132,7 +133,7 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: bytes | bytearray) -> Ou
     """What a worker said came of a job; whatever cannot be made sense of raises.
 
     >>> job = Job(2, "train", 1, "message")
-    >>> outcome_of(job, json.loads(_answer(job, Outcome(2, kept="1-1", seconds=0.5))), b"reply")
+    >>> outcome_of(job, json.loads(answer_of(job, Outcome(2, kept="1-1", seconds=0.5))), b"reply")
     Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None, fatal=False)
     """
     if fields["error"] is not None:

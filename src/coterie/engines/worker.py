@@ -23,8 +23,10 @@ from coterie.seeds import seed_of
 from coterie.site import SERVER, Site
 from coterie.training.stacking import Request
 
-__all__ = ["Memories", "Performer", "memory_file", "read_memory"]
+__all__ = ["RECEIPT", "Memories", "Performer", "memory_file", "read_memory"]
 
+RECEIPT = "kept by the participant"
+"""What stands in a memory's file where the memory is on a participant's own disk: its digest, under this name."""
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors that are the disk's and not a client's."""
 

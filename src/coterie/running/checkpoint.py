@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from coterie import durable
-from coterie.engines.worker import memory_file, read_memory
+from coterie.engines.worker import RECEIPT, memory_file, read_memory
 from coterie.errors import RunError
 from coterie.ledger import LEDGER, Mark, check
 from coterie.record import Record, RecordError, read, write
@@ -156,7 +156,8 @@ def digest(folder: Path, state: Record, memories: Mapping[int, str]) -> str:
     """SHA-256 of the state of the server and of every client."""
     sha = hashlib.sha256(state.digest().encode())
     for client, version in sorted(memories.items()):
-        sha.update(f"{client}:{read_memory(folder, client, version).digest()}".encode())
+        memory = read_memory(folder, client, version)
+        sha.update(f"{client}:{memory.get(RECEIPT) or memory.digest()}".encode())
     return sha.hexdigest()
 
 

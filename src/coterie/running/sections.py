@@ -123,9 +123,11 @@ class EngineSettings(Section):
     """Where clients run; never changes a result."""
 
     name: Annotated[str, AfterValidator(known)] = "processes"
-    """`processes`, `inline`, or your own as `package.module:Class`."""
+    """`processes`, `inline`, `ray`, or your own as `package.module:Class`."""
     workers: Count | None = None
     """None for one per core."""
+    address: str | None = None
+    """Of a cluster, for `ray`: `auto` for the one that this machine belongs to; None to start one here."""
     memory_mb: Count = 256
     """Client memories that each worker keeps in RAM; the rest lies on disk."""
     durable: bool = True
@@ -139,4 +141,5 @@ class EngineSettings(Section):
     def build(self) -> Engine:
         """The engine."""
         workers = {} if self.workers is None or self.name == "inline" else {"workers": self.workers}
-        return build_engine(self.name, **workers, **self.options)
+        address = {} if self.address is None else {"address": self.address}
+        return build_engine(self.name, **workers, **address, **self.options)

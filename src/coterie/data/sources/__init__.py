@@ -17,6 +17,7 @@ from coterie.data.sources.huggingface import HuggingFace
 from coterie.data.sources.idx import FashionMnist, Mnist
 from coterie.data.sources.images import Folder, MnistM, OfficeHome, Pacs
 from coterie.data.sources.npz import Npz
+from coterie.data.sources.participants import Participants
 from coterie.data.sources.svhn import Svhn
 from coterie.data.sources.table import Csv
 from coterie.data.sources.usps import Usps
@@ -44,5 +45,6 @@ SOURCES: Registry[Source] = Registry(
         Npz,
         Csv,
         HuggingFace,
+        Participants,
     ],
 )

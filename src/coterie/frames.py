@@ -1,4 +1,4 @@
-"""What passes between a run and its workers: frames of a header and a body, each with its length in front.
+"""What passes between a run and its workers, and between a participant and Flower: a header and a body, each with its length in front.
 
 The parent believes nothing of what it reads: a frame that is too long, that is begun and not ended, or whose header is not JSON is a
 `FrameError`, and whoever sent it is given up. So a task that prints into every file it finds open cannot confuse anybody.
@@ -10,9 +10,11 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FrameError", "ends", "receive", "send"]
+__all__ = ["HEADER", "FrameError", "Letter", "ends", "receive", "send"]
 
 LENGTHS = struct.Struct("<QQ")
 HEADER = 64 * 2**20
@@ -31,6 +33,18 @@ def ends() -> tuple[socket.socket, socket.socket]:
     for end in both:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
     return both
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What a frame holds, where it is carried by something else than a socket: a few fields, and bytes.
+
+    >>> Letter({"kind": "hello"}).body
+    b''
+    """
+
+    fields: Mapping[str, Any]
+    body: bytes = b""
 
 
 class FrameError(ValueError):

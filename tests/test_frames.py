@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from coterie.engines import frames
-from coterie.engines.frames import LENGTHS, FrameError, receive, send
+from coterie.frames import LENGTHS, FrameError, receive, send
 
 
 @pytest.fixture

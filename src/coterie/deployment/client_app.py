@@ -1,0 +1,56 @@
+"""The ClientApp: takes a letter to the participant's own process on this machine, and its answer back.
+
+Flower starts a process for every message. This one imports neither torch nor data: the participant (`coterie deploy client`) has them in
+memory and listens on a socket in its own folder. On a SuperNode that somebody else has started there is no such process; the
+letter is then answered here, with the data that the node's own configuration names.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from coterie.deployment.grid import content_of, letter_of
+from coterie.frames import Letter, receive, send
+
+__all__ = ["answer", "relay"]
+
+LIMIT = 2**40
+
+
+def relay(where: str, letter: Letter) -> Letter:
+    """What the participant at a socket answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.connect(where)
+        send(end, dict(letter.fields), letter.body)
+        return Letter(*receive(end, LIMIT))
+
+
+def answer(message: Any, context: Any) -> Any:
+    """Answer one of Flower's messages."""
+    from flwr.app import Message
+
+    letter, node = letter_of(message.content, LIMIT), context.node_config
+    if "socket" in node:
+        said = relay(str(node["socket"]), letter)
+    else:
+        from coterie.deployment.participant import Participant
+
+        said = Participant.of(node).answer(letter)
+    return Message(content_of(said), reply_to=message)
+
+
+def _app() -> Any:
+    from flwr.clientapp import ClientApp
+
+    made = ClientApp()
+    made.train()(answer)
+    made.query()(answer)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """`app` is made when Flower asks for it, because Flower is an extra."""
+    if name == "app":
+        return _app()
+    raise AttributeError(name)

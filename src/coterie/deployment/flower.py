@@ -1,0 +1,191 @@
+"""Flower's own processes: started with the right flags, watched, and stopped with their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from coterie.deployment.keys import Keys
+from coterie.errors import RunError, UserError
+
+__all__ = ["Flower", "free_port", "start_server", "start_supernode", "started", "submit"]
+
+CONNECTION = "coterie"
+GRACE = 10.0
+"""Seconds in which a process that was told to stop may do so."""
+PATIENCE = 120.0
+"""Seconds in which Flower must answer."""
+APP = """[project]
+name = "coterie-deployment"
+version = "1.0.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "coterie.deployment.server_app:app"
+clientapp = "coterie.deployment.client_app:app"
+
+[tool.flwr.app.config]
+folder = "{folder}"
+"""
+"""Flower's description of an app: both of its ends are in this package, which is installed everywhere."""
+
+
+class Flower:
+    """Where Flower's programs are, and what they are told by the environment.
+
+    >>> Flower(Path("home")).environment["FLWR_HOME"].endswith("home")
+    True
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home.absolute()
+        programs = Path(sys.executable).parent
+        self.programs = programs
+        self.environment: Mapping[str, str] = {
+            **os.environ,
+            "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1"),
+        }
+
+    def start(self, program: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+        """One of Flower's programs, in a process group of its own that ends with this process."""
+        path = self.programs / program
+        if not path.exists():
+            raise UserError("coterie deploy needs Flower: pip install 'coterie[flower]'")
+        self.home.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            command = [str(path), *arguments]
+            return subprocess.Popen(
+                command,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def call(self, *arguments: str) -> str:
+        """The command `flwr`, to its end."""
+        command = [str(self.programs / "flwr"), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=dict(self.environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RunError(f"flwr {arguments[0]} does not answer") from None
+        if done.returncode:
+            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        return done.stdout
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process with its parent, however that ends; elsewhere than on Linux only a clean stop does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextmanager
+def started(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, which is gone afterwards, and with it all that it has started."""
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """See to it that a process and its group are gone."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on.
+
+    >>> free_port() > 1024
+    True
+    """
+    with socket.socket() as end:
+        end.bind((host, 0))
+        return int(end.getsockname()[1])
+
+
+def start_server(flower: Flower, host: str, port: int, keys: Keys | None, names: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """A SuperLink that lets in whom it has the keys of; without keys, anybody."""
+    where = ["--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
+    if keys is None:
+        process = flower.start("flower-superlink", *where, "--insecure", log=log)
+    else:
+        keys.need(keys.ca, keys.certificate, keys.key, *map(keys.public, names))
+        secure = ["--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key)]
+        process = flower.start("flower-superlink", *where, *secure, "--enable-supernode-auth", log=log)
+    try:
+        _describe(flower, port, keys)
+        _answers(process, port, log)
+        for name in names if keys is not None else ():
+            assert keys is not None
+            flower.call("supernode", "register", str(keys.public(name)), CONNECTION)
+    except BaseException:
+        stop(process)
+        raise
+    return process
+
+
+def _describe(flower: Flower, port: int, keys: Keys | None) -> None:
+    """Tell `flwr` where the SuperLink is."""
+    secure = "insecure = true" if keys is None else f'root-certificates = "{keys.ca.absolute()}"'
+    flower.home.mkdir(parents=True, exist_ok=True)
+    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\n{secure}\n'
+    (flower.home / "config.toml").write_text(text, encoding="utf-8")
+
+
+def _answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait until somebody listens."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RunError(f"Flower's SuperLink has ended: {_tail(log)}")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise RunError(f"Flower's SuperLink does not answer; see {log}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace").strip()[-800:]
+
+
+def submit(flower: Flower, folder: Path) -> None:
+    """Have the SuperLink run the deployment in a folder."""
+    app = flower.home / "app"
+    app.mkdir(parents=True, exist_ok=True)
+    (app / "pyproject.toml").write_text(APP.format(folder=str(folder.absolute()).replace("\\", "\\\\")), encoding="utf-8")
+    (app / "README.md").write_text("Coterie's deployment.\n", encoding="utf-8")
+    flower.call("run", str(app), CONNECTION)
+
+
+def start_supernode(flower: Flower, server: str, keys: tuple[Path, Path] | None, config: str, log: Path) -> subprocess.Popen[bytes]:
+    """A SuperNode that connects to a server: with the authority that vouches for it and a private key, or insecurely."""
+    where = ["--superlink", server, "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
+    secure = ["--insecure"] if keys is None else ["--root-certificates", str(keys[0]), "--auth-supernode-private-key", str(keys[1])]
+    return flower.start("flower-supernode", *where, *secure, log=log)

@@ -1,0 +1,45 @@
+"""A participant's own folder as its part of an experiment's population."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data.pool import Partition, Pool, Ragged
+from coterie.data.sources.participants import Participants
+from coterie.errors import UserError
+from coterie.population import Population
+from coterie.running.experiment import Experiment
+
+__all__ = ["population_of", "registered", "source_of"]
+
+
+def source_of(experiment: Experiment) -> Participants:
+    """The experiment's data, if they are the participants' own."""
+    source = experiment.data.source[0]
+    if len(experiment.data.source) != 1 or not isinstance(source, Participants):
+        raise UserError(f"data.source = '{source.name}': with --data, expected 'participants', whose images are in folders of their own")
+    return source
+
+
+def population_of(experiment: Experiment, folder: Path, names: Sequence[str], client: int) -> Population:
+    """The population as one participant has it: its own images, and of everybody else nothing."""
+    source = source_of(experiment)
+    x, y, test = source.own(folder)
+    order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
+    train, mine = int(np.count_nonzero(~test)), client + 1
+    domain = np.full(len(y), client)
+    pool = Pool(x[order], y[order], train, len(source.labels), domain=domain, domains=tuple(names))
+    rows = Ragged.of([[]] * client + [np.arange(train)])
+    tests = Ragged.of([[]] * client + [np.arange(train, len(y))])
+    partition = Partition(rows, tests, np.arange(mine), domain_of=np.arange(mine))
+    return Population(registered(experiment, dict.fromkeys(names, 1)).population().plan, pool, partition)
+
+
+def registered(experiment: Experiment, samples: dict[str, int]) -> Experiment:
+    """The experiment, once it is known who holds how many."""
+    source = replace(source_of(experiment), names=tuple(samples), held=tuple(samples.values()))
+    return experiment.replace(data=experiment.data.model_copy(update={"source": (source,)}))

@@ -1,0 +1,244 @@
+"""A participant: its data, what it keeps, and what it has said, all on its own disk.
+
+    home/RUN/memory/      what it keeps, as safetensors, by version; written whole or not at all
+    home/RUN/answers/     its last answers: asked again, it says the same again, and trains nothing
+    home/sent.jsonl       what has left this machine, a line for each answer
+
+A job names the version of the memory to start from, so a message that comes twice, late or out of order changes nothing that a later
+one builds on: the same bits are computed, under the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coterie import durable
+from coterie.deployment.folders import population_of
+from coterie.engines import Engine, Job, Processes, RunContext, TaskError
+from coterie.engines.serving import answer_of, job_of
+from coterie.engines.worker import memory_file, read_memory
+from coterie.errors import CoterieError, UserError
+from coterie.frames import Letter
+from coterie.population import Population
+from coterie.record import Limits, decode
+from coterie.running.experiment import Experiment
+from coterie.running.traffic import kinds_of
+
+__all__ = ["Consent", "Participant"]
+
+RUN = re.compile(r"[0-9a-f]{16,64}")
+VERSION = re.compile(r"\d{1,9}-\d{1,9}(-guest)?")
+KEPT = 4
+"""Versions of its memory that a participant has at hand: a server that was killed may go back a round."""
+ANSWERS = 12
+Consent = Callable[[Experiment], bool]
+"""Whether to take part in an experiment; asked once for each."""
+
+
+@dataclass(eq=False)
+class Participant:
+    """One participant of any number of runs.
+
+    >>> import tempfile
+    >>> north = Participant("north", Path(tempfile.mkdtemp()))
+    >>> north.answer(Letter({"kind": "dance"})).fields["error"]
+    "participant 'north': a letter of kind 'dance', expected hello or job"
+    """
+
+    name: str
+    home: Path
+    data: Path | None = None
+    """A folder of its own images, by class; None to play its part of the experiment's own data."""
+    never: frozenset[str] = frozenset()
+    """Kinds of content that do not leave this machine, whatever is asked."""
+    consent: Consent = lambda experiment: True
+    engine: Callable[[], Engine] = lambda: Processes(workers=1)
+    say: Callable[[str], None] = lambda words: None
+    _open: dict[str, _Run] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Participant:
+        """From the configuration of a SuperNode that somebody else has started."""
+        data, never = node.get("data"), str(node.get("never-send", ""))
+        home = Path(str(node.get("home", Path.home() / ".coterie" / str(node["name"]))))
+        return cls(str(node["name"]), home, Path(str(data)) if data else None, frozenset(filter(None, never.split(","))))
+
+    def answer(self, letter: Letter) -> Letter:
+        """What it says to a letter; nothing that is in one raises."""
+        with self._lock:
+            try:
+                return self._answered(letter)
+            except (CoterieError, OSError, ValueError, KeyError, TypeError) as error:
+                self.say(f"refused: {error}")
+                return _refusal(f"participant '{self.name}': {error}")
+
+    def close(self) -> None:
+        """Let go of workers."""
+        for run in self._open.values():
+            run.engine.close()
+        self._open.clear()
+
+    def _answered(self, letter: Letter) -> Letter:
+        match letter.fields.get("kind"):
+            case "hello":
+                return self._hello(letter)
+            case "job":
+                return self._job(letter)
+            case other:
+                raise ValueError(f"a letter of kind {other!r:.40}, expected hello or job")
+
+    def _hello(self, letter: Letter) -> Letter:
+        run = _matching(RUN, letter.fields["run"], "run")
+        experiment = Experiment.parse(letter.fields["experiment"])
+        if run not in self._open:
+            if not self.consent(experiment):
+                raise UserError("it does not take part")
+            self._open[run] = self._opened(run, experiment, letter.fields["names"])
+        here = self._open[run]
+        return Letter({"name": self.name, "samples": here.samples, "tests": here.tests})
+
+    def _opened(self, run: str, experiment: Experiment, names: Sequence[str]) -> _Run:
+        folder = self.home / run
+        durable.make_folder(folder / "live")
+        client = list(names).index(self.name)
+        population = experiment.population() if self.data is None else population_of(experiment, self.data, names, client)
+        engine = self.engine()
+        engine.open(RunContext(experiment.method, population, folder, experiment.engine.memory_mb * 2**20))
+        return _Run(folder, client, engine, population)
+
+    def _job(self, letter: Letter) -> Letter:
+        run = _matching(RUN, letter.fields["run"], "run")
+        if run not in self._open:
+            raise ValueError("a run that it does not take part in")
+        here = self._open[run]
+        job = here.job(letter)
+        past = here.said(job, letter.body)
+        if past is None:
+            past = self._performed(here, job, letter)
+        elif past.body or not past.fields.get("error"):
+            self.say(f"round {job.round}, {job.task}: asked again, said again")
+        return past
+
+    def _performed(self, here: _Run, job: Job, letter: Letter) -> Letter:
+        path = here.folder / "live" / "message.safetensors"
+        path.write_bytes(letter.body)
+        outcome = next(iter(here.engine.deliver([replace(job, message=str(path))])))
+        kinds = kinds_of(decode(outcome.reply, Limits(bytes=2**40, header=2**30, entries=2**30))) if outcome.error is None else {}
+        if refused := sorted(self.never & kinds.keys()):
+            outcome = job.failed(f"'{self.name}' does not send {', '.join(refused)} (--never-send)")
+        text = json.loads(answer_of(job, outcome, ticket=0, last=False)) | here.keep(job, outcome.kept)
+        said = Letter(text, b"" if outcome.error else outcome.reply)
+        here.remember(job, letter.body, said)
+        self._write_down(here, job, kinds if outcome.error is None else {}, said)
+        return said
+
+    def _write_down(self, here: _Run, job: Job, kinds: Mapping[str, int], said: Letter) -> None:
+        """What has left, for whoever has to answer for it."""
+        about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "run": here.folder.name, "round": job.round, "task": job.task}
+        line = {**about, "exchange": job.keep, "kinds": dict(kinds), "bytes": len(said.body), "error": said.fields.get("error")}
+        with (self.home / "sent.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        words = ", ".join(f"{kind} {size:,} bytes" for kind, size in kinds.items()) or said.fields.get("error")
+        self.say(f"round {job.round}, {job.task}: {words}")
+
+
+@dataclass(eq=False)
+class _Run:
+    """A participant's part in one run."""
+
+    folder: Path
+    client: int
+    engine: Engine
+    population: Population
+
+    @property
+    def samples(self) -> int:
+        """How many it trains on."""
+        return int(self.population.partition.train.sizes[self.client])
+
+    @property
+    def tests(self) -> int:
+        """How many it tests on."""
+        partition = self.population.partition
+        return len(partition.tests[int(partition.test_of[self.client])])
+
+    def job(self, letter: Letter) -> Job:
+        """The job in a letter, if it is one, and for this participant."""
+        fields = {key: value for key, value in letter.fields.items() if key not in ("kind", "run", "sha")}
+        if hashlib.sha256(letter.body).hexdigest() != letter.fields["sha"]:
+            raise ValueError("a message that is not what was sent")
+        _, job = job_of(dict(fields))
+        if job.client != self.client:
+            raise ValueError(f"a job for client {job.client!r:.20}, this is client {self.client}")
+        for version in filter(None, (job.memory, job.keep if job.keep != "0" else None)):
+            _matching(VERSION, version, "version")
+        return job
+
+    def _answer_file(self, job: Job) -> Path:
+        return self.folder / "answers" / f"{job.keep}-{hashlib.sha256(job.task.encode()).hexdigest()[:8]}.json"
+
+    def said(self, job: Job, message: bytes) -> Letter | None:
+        """What was said to the same message before; None where it was never asked, or failed."""
+        path = self._answer_file(job)
+        try:
+            head, _, body = path.read_bytes().partition(b"\n")
+            past = json.loads(head)
+        except (FileNotFoundError, ValueError):
+            return None
+        same = past.pop("asked") == _mark(job, message) and past.pop("sha") == hashlib.sha256(body).hexdigest()
+        return Letter(past, body) if same and past.get("error") is None else None
+
+    def remember(self, job: Job, message: bytes, said: Letter) -> None:
+        """Keep an answer until it is certain that nobody asks again."""
+        path = self._answer_file(job)
+        durable.make_folder(path.parent)
+        marks = {"asked": _mark(job, message), "sha": hashlib.sha256(said.body).hexdigest()}
+        durable.write(path, json.dumps({**said.fields, **marks}).encode() + b"\n", said.body)
+        for old in _by_age(path.parent)[:-ANSWERS]:
+            old.unlink(missing_ok=True)
+
+    def _forget(self, *needed: str | None) -> None:
+        """Old versions go, but for those that are needed: a guest's first, they are for one round only."""
+        named = {memory_file(self.folder, self.client, version) for version in needed if version is not None}
+        files = [path for path in _by_age(self.folder / "memory") if path not in named]
+        guests = [path for path in files if path.name.endswith("-guest.safetensors")]
+        for old in (*guests[:-KEPT], *[path for path in files if path not in guests][:-KEPT]):
+            old.unlink(missing_ok=True)
+
+    def keep(self, job: Job, version: str | None) -> dict[str, str]:
+        """See that what it keeps is on the disk; its digest, for the server's receipt."""
+        if version is None or version == job.memory:
+            return {}
+        path = memory_file(self.folder, self.client, version)
+        durable.sync_file(path)
+        durable.sync_folder(path.parent)
+        self._forget(job.memory, version)
+        return {"digest": read_memory(self.folder, self.client, version).digest()}
+
+
+def _mark(job: Job, message: bytes) -> str:
+    return hashlib.sha256(f"{job.round} {job.task} {job.memory} {job.keep} {job.visit}".encode() + message).hexdigest()
+
+
+def _matching(pattern: re.Pattern[str], value: object, what: str) -> str:
+    if isinstance(value, str) and pattern.fullmatch(value):
+        return value
+    raise ValueError(f"a {what} called {value!r:.60}")
+
+
+def _refusal(why: str) -> Letter:
+    error = TaskError(why)
+    return Letter({"error": str(error), "trace": "", "seconds": 0.0, "fatal": False})
+
+
+def _by_age(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)

@@ -1,0 +1,219 @@
+"""Participants and the engine `flower`, with everything but the network: the same bits, and nothing that a letter can do harms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests import digests
+from tests.deployment.post import Desk
+
+from coterie.deployment.participant import Participant
+from coterie.deployment.server_app import Deployment, conduct, deployable
+from coterie.engines import Inline
+from coterie.errors import UserError
+from coterie.frames import Letter
+from coterie.methods import METHODS
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
+from coterie.testing import small_experiment
+
+pytest.importorskip("flwr")
+NAMES = ["north", "east", "south", "west", "far-away"]
+CASES = {case["method"]["name"]: name for name, case in reversed(digests.CASES.items())}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    for name in ("POLL", "LOOK"):
+        monkeypatch.setattr(f"coterie.engines.flower.{name}", 0.0)
+
+
+def people(home: Path, **settings) -> dict[int, Participant]:
+    return {100 + at: Participant(name, home / name, engine=Inline, **settings) for at, name in enumerate(NAMES)}
+
+
+def deploy(folder: Path, plan: Experiment, desk: Desk):
+    Deployment.begin(folder, deployable(plan, NAMES), NAMES, len(NAMES))
+    return conduct(desk, folder)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedfusion", "fml", "fccl", "split-metadata", "ditto", "scaffold", "fedproto"])
+def test_the_bits_are_those_of_inline(method, tmp_path) -> None:
+    plan = Experiment.parse(digests.BASE | digests.CASES[CASES[method]])
+    there = deploy(tmp_path / "deployment", plan, Desk(people(tmp_path)))
+    here = run(plan, tmp_path / "here", engine=Inline())
+    assert there.summary["digest"] == here.summary["digest"]
+    assert there.summary["protocols"] == here.summary["protocols"]
+
+
+def test_what_a_participant_keeps_is_on_its_own_disk_and_the_server_has_a_receipt(tmp_path) -> None:
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto")), Desk(people(tmp_path)))
+    own = [path for name in NAMES for path in (tmp_path / name).glob("*/memory/*.safetensors")]
+    receipts = list((there.folder / "memory").iterdir())
+    assert own
+    assert receipts
+    assert max(path.stat().st_size for path in receipts) < 400 < min(path.stat().st_size for path in own)
+
+
+def test_what_left_is_written_down_where_it_left(tmp_path) -> None:
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), cohort=1.0), Desk(people(tmp_path)))
+    lines = [json.loads(line) for line in (tmp_path / "north" / "sent.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["task"]) for line in lines] == [(1, "train"), (2, "train"), (3, "train")]
+    assert [set(line["kinds"]) for line in lines] == [{"weights"}] * 3
+    assert {line["kinds"]["weights"] for line in lines} == {4 * (64 * 16 + 16 + 16 * 10 + 10)}
+
+
+def test_a_letter_that_comes_twice_is_answered_twice_and_done_once(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2), desk)
+    node, letter = next((node, letter) for node, letter in reversed(desk.asked) if letter.fields["kind"] == "job")
+    before = files(tmp_path)
+    first = desk.participants[node].answer(letter)
+    assert first.fields["error"] is None
+    assert desk.participants[node].answer(letter) == first
+    assert files(tmp_path) == before
+
+
+def test_an_old_letter_changes_nothing_that_a_new_one_builds_on(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), desk)
+    node, letter = next((node, letter) for node, letter in desk.asked if letter.fields["kind"] == "job")
+    for path in tmp_path.glob("*/*/answers/*"):
+        path.unlink()
+    before = {path: data for path, data in files(tmp_path).items() if "memory" in str(path)}
+    assert desk.participants[node].answer(letter).fields["error"] is None
+    assert {path: data for path, data in files(tmp_path).items() if "memory" in str(path)} == before
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.glob("*/*/memory/*") if path.is_file()}
+
+
+def test_what_may_not_leave_does_not(tmp_path) -> None:
+    plan = Experiment.parse(digests.BASE | digests.CASES[CASES["split-metadata"]])
+    desk = Desk(people(tmp_path))
+    for each in list(desk.participants.values())[:1]:
+        each.never = frozenset({"activations"})
+    seen = (tmp_path / "deployment" / "deployment.log", deploy(tmp_path / "deployment", plan.replace(cohort=1.0), desk))
+    assert "'north' does not send activations (--never-send)" in seen[0].read_text()
+    assert all("activations" not in json.loads(line)["kinds"] for line in (tmp_path / "north" / "sent.jsonl").read_text().splitlines())
+
+
+def test_who_does_not_agree_does_not_take_part(tmp_path) -> None:
+    someone = Participant("north", tmp_path, consent=lambda experiment: False)
+    experiment = small_experiment(METHODS.resolve("fedavg")).resolved()
+    said = someone.answer(Letter({"kind": "hello", "run": "0" * 32, "experiment": experiment, "names": ["north"]}))
+    assert said.fields["error"] == "participant 'north': it does not take part"
+
+
+ODD = {
+    "a task that is none": lambda fields: {**fields, "task": "__init__"},
+    "a task that is private": lambda fields: {**fields, "task": "network"},
+    "a run that leads out of the folder": lambda fields: {**fields, "run": "../../etc"},
+    "a version that leads out of the folder": lambda fields: {**fields, "keep": "../../x"},
+    "a memory that leads out of the folder": lambda fields: {**fields, "memory": "/etc/passwd"},
+    "another client's job": lambda fields: {**fields, "client": 3},
+    "a message that was changed": lambda fields: {**fields, "sha": "0" * 64},
+    "fields that are missing": lambda fields: {"kind": "job", "run": fields["run"]},
+    "a field too many": lambda fields: {**fields, "more": 1},
+    "a kind that is none": lambda fields: {**fields, "kind": ["job"]},
+    "a round that is none": lambda fields: {**fields, "visit": 3},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_letter_that_is_odd_is_refused_in_words(odd, tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=1, cohort=1.0), desk)
+    node, letter = next((node, letter) for node, letter in desk.asked if letter.fields["kind"] == "job")
+    before = files(tmp_path)
+    said = desk.participants[node].answer(Letter(ODD[odd](dict(letter.fields)), letter.body))
+    assert said.fields["error"]
+    assert said.body == b""
+    assert files(tmp_path) == before
+
+
+FORGED = {"protocol": "global", "scores": {}, "domain": None}
+LIES = {
+    "no fields": lambda answer: Letter({}, answer.body),
+    "a part": lambda answer: Letter(answer.fields, answer.body[:-9]),
+    "nothing": lambda answer: Letter(answer.fields, b""),
+    "a header that lies": lambda answer: Letter(answer.fields, (2**60).to_bytes(8, "little") + answer.body[8:]),
+    "a hundred megabytes": lambda answer: Letter(answer.fields, bytes(100 * 2**20)),
+    "another's memory": lambda answer: Letter({**answer.fields, "kept": "../../x", "digest": "0" * 64}, answer.body),
+    "logs without end": lambda answer: Letter({**answer.fields, "logs": {"x": "y" * 20_000_000}}, answer.body),
+    "a forged score": lambda answer: Letter(
+        {**answer.fields, "observations": [{"protocol": "global", "scores": {}, "domain": None}]}, answer.body
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_is_odd_is_dropped_and_the_run_unharmed(lie, tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0)
+
+    def change(asked: Letter, answer: Letter) -> Letter:
+        wrong = asked.fields["kind"] == "job" and asked.fields["client"] == 1 and asked.fields["round"] == 1
+        return LIES[lie](answer) if wrong else answer
+
+    there = deploy(tmp_path / "deployment", plan, Desk(people(tmp_path), change))
+    assert "round 1: east was dropped" in (tmp_path / "deployment" / "deployment.log").read_text()
+    assert there.summary["rounds"] == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_who_answers_badly_three_times_is_no_longer_asked(tmp_path) -> None:
+    desk = Desk(people(tmp_path), lambda asked, answer: Letter({}) if asked.fields.get("client") == 1 else answer)
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), desk)
+    assert sum(node == 101 and letter.fields["kind"] == "job" for node, letter in desk.asked) == 3
+    assert "no longer asked, after 3 bad answers in a row" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_a_participant_that_comes_back_elsewhere_is_found_there(tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
+    desk = Desk(people(tmp_path))
+
+    def move(asked: Letter, answer: Letter) -> Letter | None:
+        if asked.fields.get("round") == 2 and asked.fields.get("client") == 2 and 102 in desk.participants:
+            desk.participants.pop(102).close()
+            desk.participants[202] = Participant("south", tmp_path / "south", engine=Inline)
+            return None
+        return answer
+
+    desk.change = move
+    there = deploy(tmp_path / "deployment", plan, desk)
+    assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+def test_of_two_with_one_name_the_first_stays(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    desk.participants[900] = Participant("north", tmp_path / "impostor", engine=Inline)
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1), desk)
+    log = (tmp_path / "deployment" / "deployment.log").read_text()
+    assert log.count("a second 'north' is not let in") == 1
+
+
+def test_a_memory_that_is_damaged_is_noticed(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+
+    def damage(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 1 and asked.fields.get("client") == 0:
+            for path in (tmp_path / "north").glob("*/memory/*"):
+                data = bytearray(path.read_bytes())
+                data[-1] ^= 1
+                path.write_bytes(data)
+            desk.participants[100].close()
+            desk.participants[100] = Participant("north", tmp_path / "north", engine=Inline)
+            desk.participants[100].answer(desk.asked[0][1])
+        return answer
+
+    desk.change = damage
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), desk)
+    assert "is damaged: its bytes are not those that were written" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_a_name_that_cannot_be_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="expected names of letters"):
+        deployable(small_experiment(METHODS.resolve("fedavg")), ["../north"])
