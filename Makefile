@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu hostile lint bench fuzz soak audit clean
+.PHONY: demo test test-deploy test-gpu hostile lint bench fuzz soak audit clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -21,6 +21,9 @@ demo: .venv/core  ## What this is for, in two tables and one page, on data that 
 
 test: .venv/dev lint  ## Everything that must hold.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
+
+test-deploy: .venv/dev  ## The long form of the tests with real participants and a Ray cluster: every method, every fault; about half an hour.
+	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -q tests/deployment tests/engines/test_ray.py
 
 hostile: .venv/core  ## All that one client can do to a run, each by itself, on every engine, three times over; ten minutes.
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.clients --tries 3

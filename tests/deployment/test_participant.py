@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from tests import digests
 from tests.deployment.post import Desk
 
+from coterie import durable
 from coterie.deployment.participant import Participant
 from coterie.deployment.server_app import Deployment, conduct, deployable
 from coterie.engines import Inline
-from coterie.errors import UserError
+from coterie.errors import Interrupted, UserError
 from coterie.frames import Letter
 from coterie.methods import METHODS
+from coterie.running.admission import Admission
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.testing import small_experiment
@@ -217,3 +220,62 @@ def test_a_memory_that_is_damaged_is_noticed(tmp_path) -> None:
 def test_a_name_that_cannot_be_is_a_sentence() -> None:
     with pytest.raises(UserError, match="expected names of letters"):
         deployable(small_experiment(METHODS.resolve("fedavg")), ["../north"])
+
+
+def test_who_does_not_answer_in_time_is_late_and_the_others_go_on(tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("fedavg"), rounds=2, cohort=1.0, admission=Admission(deadline=8.0))
+    desk = Desk(people(tmp_path), lambda asked, answer: None if asked.fields.get("client") == 1 else answer)
+    there = deploy(tmp_path / "deployment", plan, desk)
+    assert there.summary["rounds"] == 2
+    assert "round 1: east was dropped: client 1, task 'train', round 1: late" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_a_full_disk_at_a_participant_is_its_own_trouble(tmp_path, monkeypatch) -> None:
+    honest = durable.sync_file
+
+    def full(path: Path) -> None:
+        if "/south/" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(path)
+
+    monkeypatch.setattr("coterie.durable.sync_file", full)
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), Desk(people(tmp_path)))
+    assert there.summary["rounds"] == 2
+    assert "participant 'south': [Errno 28] No space left on device" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_a_participant_that_missed_a_round_catches_up(tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0, admission=Admission(deadline=8.0))
+    desk = Desk(people(tmp_path))
+    away: list[Participant] = []
+
+    def leave(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 1 and asked.fields.get("client") == 4 and not away:
+            away.append(desk.participants.pop(103))
+        if asked.fields.get("round") == 3 and away and 103 not in desk.participants:
+            desk.participants[103] = away[0]
+        return answer
+
+    desk.change = leave
+    there = deploy(tmp_path / "deployment", plan, desk)
+    rounds = [json.loads(line)["round"] for line in (tmp_path / "west" / "sent.jsonl").read_text().splitlines()]
+    assert there.summary["rounds"] == 3
+    assert rounds == [1, 3]
+
+
+def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_path) -> None:
+    """Killed after participants have answered and before its checkpoint: it goes on from the round before, and so do they."""
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
+    desk = Desk(people(tmp_path))
+
+    def die(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 3 and asked.fields.get("client") == 4:
+            raise KeyboardInterrupt
+        return answer
+
+    desk.change = die
+    with pytest.raises(Interrupted):
+        deploy(tmp_path / "deployment", plan, desk)
+    desk.change = lambda asked, answer: answer
+    there = conduct(desk, tmp_path / "deployment")
+    assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]

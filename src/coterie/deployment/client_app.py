@@ -13,7 +13,7 @@ from typing import Any
 from coterie.deployment.grid import content_of, letter_of
 from coterie.frames import Letter, receive, send
 
-__all__ = ["answer", "relay"]
+__all__ = ["answer", "client_app", "relay"]
 
 LIMIT = 2**40
 
@@ -40,17 +40,11 @@ def answer(message: Any, context: Any) -> Any:
     return Message(content_of(said), reply_to=message)
 
 
-def _app() -> Any:
+def client_app() -> Any:
+    """The app, as Flower wants it."""
     from flwr.clientapp import ClientApp
 
     made = ClientApp()
     made.train()(answer)
     made.query()(answer)
     return made
-
-
-def __getattr__(name: str) -> Any:
-    """`app` is made when Flower asks for it, because Flower is an extra."""
-    if name == "app":
-        return _app()
-    raise AttributeError(name)

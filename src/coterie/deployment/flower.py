@@ -32,13 +32,17 @@ dependencies = []
 publisher = "coterie"
 
 [tool.flwr.app.components]
-serverapp = "coterie.deployment.server_app:app"
-clientapp = "coterie.deployment.client_app:app"
+serverapp = "server_side:app"
+clientapp = "client_side:app"
 
 [tool.flwr.app.config]
 folder = "{folder}"
 """
-"""Flower's description of an app: both of its ends are in this package, which is installed everywhere."""
+"""Flower's description of an app: its two ends are a line each, about this package, which is installed everywhere."""
+SIDE = """from coterie.deployment.{side}_app import {side}_app
+
+app = {side}_app()
+"""
 
 
 class Flower:
@@ -180,7 +184,8 @@ def submit(flower: Flower, folder: Path) -> None:
     app = flower.home / "app"
     app.mkdir(parents=True, exist_ok=True)
     (app / "pyproject.toml").write_text(APP.format(folder=str(folder.absolute()).replace("\\", "\\\\")), encoding="utf-8")
-    (app / "README.md").write_text("Coterie's deployment.\n", encoding="utf-8")
+    for side in ("server", "client"):
+        (app / f"{side}_side.py").write_text(SIDE.format(side=side), encoding="utf-8")
     flower.call("run", str(app), CONNECTION)
 
 

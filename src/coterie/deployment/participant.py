@@ -1,5 +1,6 @@
 """A participant: its data, what it keeps, and what it has said, all on its own disk.
 
+    home/RUN/agreed.json  what it has agreed to take part in
     home/RUN/memory/      what it keeps, as safetensors, by version; written whole or not at all
     home/RUN/answers/     its last answers: asked again, it says the same again, and trains nothing
     home/sent.jsonl       what has left this machine, a line for each answer
@@ -39,6 +40,8 @@ VERSION = re.compile(r"\d{1,9}-\d{1,9}(-guest)?")
 KEPT = 4
 """Versions of its memory that a participant has at hand: a server that was killed may go back a round."""
 ANSWERS = 12
+AGREED = "agreed.json"
+"""What a participant has agreed to."""
 Consent = Callable[[Experiment], bool]
 """Whether to take part in an experiment; asked once for each."""
 
@@ -98,11 +101,13 @@ class Participant:
 
     def _hello(self, letter: Letter) -> Letter:
         run = _matching(RUN, letter.fields["run"], "run")
+        agreed = self.home / run / AGREED
         experiment = Experiment.parse(letter.fields["experiment"])
         if run not in self._open:
-            if not self.consent(experiment):
+            if not (agreed.exists() or self.consent(experiment)):
                 raise UserError("it does not take part")
             self._open[run] = self._opened(run, experiment, letter.fields["names"])
+            durable.write(agreed, json.dumps(dict(letter.fields)) + "\n")
         here = self._open[run]
         return Letter({"name": self.name, "samples": here.samples, "tests": here.tests})
 
@@ -117,8 +122,10 @@ class Participant:
 
     def _job(self, letter: Letter) -> Letter:
         run = _matching(RUN, letter.fields["run"], "run")
-        if run not in self._open:
-            raise ValueError("a run that it does not take part in")
+        if run not in self._open:  # it was started anew since it agreed to take part
+            if not (self.home / run / AGREED).exists():
+                raise ValueError("a run that it does not take part in")
+            self._hello(Letter(json.loads((self.home / run / AGREED).read_text(encoding="utf-8"))))
         here = self._open[run]
         job = here.job(letter)
         past = here.said(job, letter.body)

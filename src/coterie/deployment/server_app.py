@@ -16,7 +16,7 @@ from coterie.deployment.grid import GridPost
 from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER
 
-__all__ = ["Deployment", "conduct", "deployable", "main"]
+__all__ = ["Deployment", "conduct", "deployable", "main", "server_app"]
 
 ABOUT, LOG, STATUS, PID, RUN = "deployment.json", "deployment.log", "status.json", "server.pid", "run"
 
@@ -142,10 +142,8 @@ def _lines(deployment: Deployment) -> Callable[[dict[str, Any]], None]:
     return listen
 
 
-def __getattr__(name: str) -> Any:
-    """`app` is made when Flower asks for it, because Flower is an extra."""
-    if name != "app":
-        raise AttributeError(name)
+def server_app() -> Any:
+    """The app, as Flower wants it."""
     from flwr.serverapp import ServerApp
 
     made = ServerApp()

@@ -29,8 +29,8 @@ POLL = 0.2
 """Seconds between looks for answers."""
 LOOK = 2.0
 """Seconds between looks for participants."""
-AGAIN = 60.0
-"""Seconds after which a participant that has not answered is asked again: it may have lost the question."""
+AGAIN = 20.0
+"""Seconds after which a participant that has not answered is asked again, then twice as many: it may have lost the question."""
 MISSED = 3
 """Bad answers in a row after which a participant is no longer asked."""
 
@@ -142,6 +142,7 @@ class Flower(Engine):
             while at not in done:
                 time.sleep(POLL)
                 self._go_on(asked, done)
+            del asked[at]
             yield done.pop(at)
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class Flower(Engine):
     def _send(self, each: _Asked) -> None:
         """To where the participant is now, if it was not sent there lately."""
         node, now = self._nodes.get(self._names[each.job.client]), time.monotonic()
-        if node is None or (each.sent is not None and each.sent[0] == node and now - each.sent[1] < AGAIN):
+        if node is None or (each.sent is not None and each.sent[0] == node and now - each.sent[1] < AGAIN * 2 ** (len(each.names) - 1)):
             return
         each.names.append(self._post.send(node, each.letter, None if each.due == inf else each.due - now))
         each.sent = node, now

@@ -1,0 +1,85 @@
+"""A deployment with real processes on loopback: keys, intruders, a client and a server that are killed, and the bits of `inline`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from tests import digests
+from tests.deployment.processes import Stage
+
+from coterie.deployment.keys import make_keys
+from coterie.engines import Inline
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import run
+
+pytest.importorskip("flwr")
+LONG = bool(os.environ.get("COTERIE_LONG"))
+THREE = "north,south,west"
+EXPERIMENT = """
+name = "trial"
+rounds = 4
+data = { source = "digits", train = 300, test = 100 }
+partition = { name = "iid", clients = 3 }
+model = { name = "mlp", hidden = [16] }
+method = "ditto"
+"""
+
+
+def test_with_keys_intruders_and_kills_the_bits_are_those_of_inline(tmp_path) -> None:
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    keys = make_keys(tmp_path / "keys", [*THREE.split(","), "stranger"])
+    make_keys(tmp_path / "other", ["north"])
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", THREE)
+        stage.client("stranger", out="unknown-key")
+        stage.client("north", "--keys", "other", out="wrong-authority")
+        stage.client("north", "--insecure", out="no-tls")
+        for name in THREE.split(","):
+            stage.client(name)
+        stage.until("round 1 took")
+        for intruder in ("unknown-key", "wrong-authority", "no-tls"):
+            assert "SuperNode has ended" in stage.words(intruder)
+            assert not (tmp_path / f"home-{intruder}" / "sent.jsonl").exists()
+            stage.kill(intruder)
+        stage.kill("west")
+        stage.client("west")
+        stage.until("round 2 took")
+        stage.kill("server")
+        stage.server("--clients", THREE)
+        assert stage.over() == 0, stage.words("server")
+    here = run(Experiment.load(tmp_path / "experiment.toml"), tmp_path / "here", engine=Inline())
+    there = json.loads((tmp_path / "deployment" / "run" / "summary.json").read_text())
+    assert there["digest"] == here.summary["digest"]
+    assert "stranger" not in stage.log()
+    assert oct(keys.key.stat().st_mode)[-3:] == "600"
+    assert "stopped" in stage.words("south")
+
+
+@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@pytest.mark.parametrize("case", ["fedavg", "fedfusion conv", "fml", "fccl", "split-metadata"])
+def test_every_kind_of_method_has_the_bits_of_inline(case, tmp_path) -> None:
+    table = digests.BASE | digests.CASES[next(name for name in digests.CASES if name.startswith(case))] | {"rounds": 2, "cohort": 2}
+    plan = Experiment.parse(table | {"partition": {"name": "iid", "clients": 2}})
+    (tmp_path / "experiment.toml").write_text(toml(plan))
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", "north,south", "--insecure")
+        for name in ("north", "south"):
+            stage.client(name, "--insecure")
+        assert stage.over() == 0, stage.words("server")
+    here = run(plan, tmp_path / "here", engine=Inline())
+    assert json.loads((tmp_path / "deployment" / "run" / "summary.json").read_text())["digest"] == here.summary["digest"]
+
+
+def toml(plan: Experiment) -> str:
+    """An experiment as a file; values of JSON without null are values of TOML, tables inline."""
+
+    def value(each: object) -> str:
+        if isinstance(each, dict):
+            return "{" + ", ".join(f"{json.dumps(key)} = {value(inner)}" for key, inner in each.items() if inner is not None) + "}"
+        if isinstance(each, list):
+            return "[" + ", ".join(map(value, each)) + "]"
+        return json.dumps(each)
+
+    return "\n".join(f"{key} = {value(each)}" for key, each in plan.resolved().items() if each is not None)
