@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -293,6 +294,14 @@ def _begin(ray: Any, address: str | None, workers: int | None) -> None:
         ray.init(num_cpus=workers, include_dashboard=False, **quiet)
         return
     try:
+        _reached(address)
         ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"engine.address = '{address}': no Ray cluster there ({str(error).splitlines()[0]})") from None
+
+
+def _reached(address: str) -> None:
+    """Ray itself tries for minutes, and then ends the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()

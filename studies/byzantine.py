@@ -1,7 +1,7 @@
-"""What a few lying clients do to FedAvg, and what each rule of aggregation does about it: `python benchmarks/byzantine.py docs/byzantine.png`.
+"""What a few lying clients do to FedAvg, and what each rule of aggregation does about it: `python studies/byzantine.py FIGURE.png`.
 
 Ten clients hold digits (dirichlet, alpha = 1), two of them lie in every round. Sign flip: they send the step back, five times as
-long. Scaling: the step ten times as long, each of its own. Label flip: they train on labels 9 - y, honestly. Three seeds each; lines are means.
+long. Scaling: their own step, ten times as long. Label flip: they train on labels 9 - y. Three seeds each; lines are means.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ def measure() -> dict[str, dict[str, list[float]]]:
     means = {}
     honest = [curve("scaling", RULES["mean"], seed, 0) for seed in range(SEEDS)]
     for name, attack in ATTACKS.items():
-        found = {rule: [curve(attack, table, seed, LIARS) for seed in range(SEEDS)] for rule, table in RULES.items()} | {
-            "nobody lies": honest
-        }
+        found = {rule: [curve(attack, table, seed, LIARS) for seed in range(SEEDS)] for rule, table in RULES.items()}
+        found["nobody lies"] = honest
         means[name] = {rule: [sum(each) / SEEDS for each in zip(*curves, strict=True)] for rule, curves in found.items()}
     return means
 
