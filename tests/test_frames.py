@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from coterie.engines import frames
+from coterie import frames
 from coterie.frames import LENGTHS, FrameError, receive, send
 
 
