@@ -55,3 +55,9 @@ def test_the_tests_that_the_architecture_page_names_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", ARCHITECTURE))
     assert len(named) > 20
     assert named <= {name for path in (ROOT / "tests").rglob("test_*.py") for name in names_in(path)}
+
+
+def test_the_tests_that_the_deployment_page_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")))
+    assert len(named) > 12
+    assert named <= {name for path in (ROOT / "tests").rglob("test_*.py") for name in names_in(path)}
