@@ -44,7 +44,7 @@ class Letter:
     """
 
     fields: Mapping[str, Any]
-    body: bytes = b""
+    body: bytes | bytearray = b""
 
 
 class FrameError(ValueError):

@@ -14,8 +14,8 @@ from coterie.cli import stopping
 from coterie.cli.commands.begin import new, show
 from coterie.cli.commands.compare import compare
 from coterie.cli.commands.demo import demo
-from coterie.cli.commands.keep import clean, export, runs
 from coterie.cli.commands.deploy import app as deploy_app
+from coterie.cli.commands.keep import clean, export, runs
 from coterie.cli.commands.list import list_command
 from coterie.cli.commands.look import report, watch
 from coterie.cli.commands.reproduce import reproduce

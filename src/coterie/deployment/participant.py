@@ -193,7 +193,7 @@ class _Run:
     def _answer_file(self, job: Job) -> Path:
         return self.folder / "answers" / f"{job.keep}-{hashlib.sha256(job.task.encode()).hexdigest()[:8]}.json"
 
-    def said(self, job: Job, message: bytes) -> Letter | None:
+    def said(self, job: Job, message: bytes | bytearray) -> Letter | None:
         """What was said to the same message before; None where it was never asked, or failed."""
         path = self._answer_file(job)
         try:
@@ -204,7 +204,7 @@ class _Run:
         same = past.pop("asked") == _mark(job, message) and past.pop("sha") == hashlib.sha256(body).hexdigest()
         return Letter(past, body) if same and past.get("error") is None else None
 
-    def remember(self, job: Job, message: bytes, said: Letter) -> None:
+    def remember(self, job: Job, message: bytes | bytearray, said: Letter) -> None:
         """Keep an answer until it is certain that nobody asks again."""
         path = self._answer_file(job)
         durable.make_folder(path.parent)

@@ -20,7 +20,7 @@ from coterie.data.examples import crop_and_flip
 from coterie.method import Federation, task
 from coterie.methods.public import PublicMethod, completing, public_images, subject
 from coterie.models.additive import Additive, AdditiveNet, added, apart
-from coterie.record import Record
+from coterie.record import EMPTY, Record
 from coterie.settings import NotNegative, Share, Whole, spec
 from coterie.site import Site
 from coterie.training.objectives import CrossEntropy, Objective, Step
