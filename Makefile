@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-deploy test-gpu hostile lint bench fuzz soak audit clean
+.PHONY: demo docs test test-deploy test-gpu hostile lint bench fuzz soak audit clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -24,6 +24,9 @@ test: .venv/dev lint  ## Everything that must hold.
 
 test-deploy: .venv/dev  ## The long form of the tests with real participants and a Ray cluster: every method, every fault; about half an hour.
 	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -q tests/deployment tests/engines/test_ray.py
+
+docs: .venv/dev  ## The documentation site, into site/: open site/index.html.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 hostile: .venv/core  ## All that one client can do to a run, each by itself, on every engine, three times over; ten minutes.
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.clients --tries 3
@@ -57,4 +60,4 @@ audit:  ## Known weaknesses of the pinned versions, asked of PyPI: needs the net
 	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:
-	rm -rf .venv .venv-audit runs build dist
+	rm -rf .venv .venv-audit runs build dist site

@@ -232,7 +232,7 @@ class _Run:
         return {"digest": read_memory(self.folder, self.client, version).digest()}
 
 
-def _mark(job: Job, message: bytes) -> str:
+def _mark(job: Job, message: bytes | bytearray) -> str:
     return hashlib.sha256(f"{job.round} {job.task} {job.memory} {job.keep} {job.visit}".encode() + message).hexdigest()
 
 

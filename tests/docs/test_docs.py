@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coterie.methods import METHODS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 METHODS_PAGE, ARCHITECTURE = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("methods.md", "architecture.md"))
 HEADINGS = re.findall(r"^## (.+)$", METHODS_PAGE, flags=re.MULTILINE)
 
