@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
-from coterie.cli.catalogue import Kind, Setting, entries, settings_of
-from coterie.cli.writing import ABOUT, SECTIONS
 from mkdocs.structure.files import File, Files
 
 from coterie import PROTOCOLS, __all__
+from coterie.cli.catalogue import Kind, Setting, entries, settings_of
 from coterie.cli.main import app
+from coterie.cli.writing import ABOUT, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\(((?:\.\./)+[^)#:]+)(#[^)]*)?\)")
