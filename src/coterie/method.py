@@ -298,10 +298,9 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
             dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
                 sums[name] = torch.maximum(sums[name], value) if name in sums else value
-            elif name in sums:
-                sums[name] += value.double() * weight
             else:
-                sums[name] = value.double() * weight
+                part = value.to(torch.float64, copy=True).mul_(weight)
+                sums[name] = sums[name].add_(part) if name in sums else part
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
 
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from coterie import durable
 from coterie.errors import nearest
-from coterie.wire import CODES, NONE, Limits, RecordError, pack, unpack
+from coterie.wire import CODES, NONE, Copy, Limits, RecordError, pack, unpack
 
-__all__ = ["EMPTY", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
+__all__ = ["EMPTY", "NO_LIMITS", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
 
 Scalar: TypeAlias = bool | int | float | str
 Entry: TypeAlias = Union[Tensor, Scalar, "Record", Mapping[str, "Entry"]]
@@ -32,6 +32,7 @@ PART = r"[^/\x00-\x1f\x7f\ud800-\udfff]+"
 PATH = re.compile(f"{PART}(?:/{PART})*")
 """A name: printable parts between slashes; half a character (a lone surrogate) has no bytes to travel in."""
 LIMITS = Limits()
+NO_LIMITS = NONE
 
 
 def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[str, Tensor | Scalar]]:
@@ -262,13 +263,15 @@ EMPTY = Record()
 """The record of nothing."""
 
 
-def encode(record: Record) -> bytes:
+def encode(record: Record) -> bytearray:
     """The bytes that travel: safetensors, with the scalars as JSON in its header."""
-    return b"".join(pack(record.tensors, {"scalars": _scalars(record)}))
+    return bytearray().join(pack(record.tensors, {"scalars": _scalars(record)}))
 
 
-def decode(data: bytes, limits: Limits = LIMITS) -> Record:
+def decode(data: bytes | bytearray, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:
     """The record that `encode` made these bytes from; whatever else they are is a `RecordError`.
+
+    A bytearray is handed over: unless `copy` says otherwise, a tensor that is most of it stays where it is.
 
     >>> decode(b"not a record")
     Traceback (most recent call last):
@@ -276,7 +279,7 @@ def decode(data: bytes, limits: Limits = LIMITS) -> Record:
     coterie.wire.RecordError: these bytes are not a record: its header has 7309940746704154478 bytes, the whole has 12
     """
     try:
-        return _assemble(*unpack(data, limits), limits)
+        return _assemble(*unpack(data, limits, copy=copy or ("small" if isinstance(data, bytearray) else "all")), limits)
     except RecordError as error:
         raise RecordError(f"these bytes are not a record: {error}") from None
 
@@ -299,7 +302,7 @@ def read(path: Path, about: str | None = None) -> Record:
     with path.open("rb") as file:
         try:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            tensors, metadata = unpack(memoryview(mapped), copy=False)
+            tensors, metadata = unpack(memoryview(mapped), copy="none")
             record = _assemble(tensors, metadata)
         except ValueError:  # mmap's word for an empty file
             raise RecordError(f"{path} is damaged: it is empty") from None

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from coterie.errors import CoterieError
 __all__ = ["DTYPES", "Limits", "RecordError", "pack", "unpack"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Copy: TypeAlias = Literal["all", "small", "none"]
+"""Which tensors get bytes of their own: with "small", those of at most half of all bytes, so that whoever keeps one tensor never keeps more
+than twice as much alive."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     "I64": torch.int64,
@@ -94,8 +97,8 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, seal: bo
     return [head, *bodies]
 
 
-def unpack(data: Buffer, limits: Limits = NONE, *, copy: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by name, and the metadata. Without `copy` the tensors lie in `data`, which must be writable.
+def unpack(data: Buffer, limits: Limits = NONE, *, copy: Copy = "all") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors by name, and the metadata. Tensors that are not copied lie in `data`, which must be writable.
 
     >>> unpack(b"12345678{}")
     Traceback (most recent call last):
@@ -114,7 +117,8 @@ def unpack(data: Buffer, limits: Limits = NONE, *, copy: bool = True) -> tuple[d
         raise RecordError(f"it has {len(header):,} tensors, more than the {limits.entries:,} entries allowed")
     entries = {name: _entry(name, entry, limits) for name, entry in header.items()}
     _check_places(entries.values(), len(whole) - start)
-    return {name: _tensor(name, whole[start:], *entry, copy=copy) for name, entry in entries.items()}, metadata
+    share = {"all": 1.0, "small": 0.5, "none": 0.0}[copy]
+    return {name: _tensor(name, whole[start:], *entry, share) for name, entry in entries.items()}, metadata
 
 
 Entry: TypeAlias = tuple[torch.dtype, list[int], int, int]
@@ -204,10 +208,11 @@ def _check_places(entries: Iterable[Entry], length: int) -> None:
         raise RecordError(f"it has {length:,} bytes of data where its header promises {at:,}")
 
 
-def _tensor(name: str, data: memoryview, dtype: torch.dtype, shape: list[int], begin: int, end: int, *, copy: bool) -> Tensor:
+def _tensor(name: str, data: memoryview, dtype: torch.dtype, shape: list[int], begin: int, end: int, share: float) -> Tensor:
+    """A tensor that is a copy of its bytes where it has at most this share of all of them, else one that lies in them."""
     if begin == end:
         return torch.empty(shape, dtype=dtype)
-    piece = bytearray(data[begin:end]) if copy else data[begin:end]
+    piece = bytearray(data[begin:end]) if end - begin <= share * len(data) else data[begin:end]
     if dtype is torch.bool and int(torch.frombuffer(piece, dtype=torch.uint8).max()) > 1:
         raise RecordError(f"{name} is of BOOL but holds other bytes than 0 and 1")
     return torch.frombuffer(piece, dtype=dtype).reshape(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -42,8 +43,7 @@ class Examples:
         self._y = torch.from_numpy(pool.y)
         self._rows = torch.from_numpy(np.ascontiguousarray(rows))
         self._permutation = None if permutation is None else torch.from_numpy(np.ascontiguousarray(permutation))
-        mean, std = (torch.tensor(each, dtype=dtype).reshape(-1, 1, 1) for each in (pool.mean, pool.std))
-        self._scale, self._shift = 1 / (255 * std), -mean / std
+        self._scale, self._shift = _normalisation(pool.mean, pool.std, dtype)
         self.shape = pool.shape
         self.classes = pool.classes
 
@@ -87,6 +87,14 @@ class Examples:
     def one_batch(self) -> tuple[Tensor, Tensor]:
         """Everything at once."""
         return self.batch(torch.arange(len(self)))
+
+
+@functools.lru_cache(64)  # every client of every round asks for the same
+def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What pixels are multiplied with, and what is added then."""
+    by_channel = (torch.tensor(each, dtype=dtype).reshape(-1, 1, 1) for each in (mean, std))
+    means, stds = by_channel
+    return 1 / (255 * stds), -means / stds
 
 
 def crop_and_flip(x: Tensor, rng: torch.Generator, pad: int = 4) -> Tensor:

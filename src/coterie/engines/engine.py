@@ -114,8 +114,8 @@ class Outcome:
     """What came of a job."""
 
     client: int
-    reply: bytes = b""
-    """The encoded reply."""
+    reply: bytes | bytearray = b""
+    """The encoded reply; a bytearray is the receiver's, and is read without a copy."""
     kept: str | None = None
     """The version of the memory it left; None where it keeps nothing."""
     observations: list[Observation] = field(default_factory=list)

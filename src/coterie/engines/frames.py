@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any
 
-__all__ = ["FrameError", "receive", "send"]
+__all__ = ["FrameError", "ends", "receive", "send"]
 
 LENGTHS = struct.Struct("<QQ")
 HEADER = 64 * 2**20
@@ -21,18 +21,30 @@ PATIENCE = 30.0
 """Seconds in which a frame that has begun must have come: nothing but copying is left to do."""
 
 
+IN_FLIGHT = 4 * 2**20
+"""Bytes that an end may send before the other has read any: so a worker goes on with its next job while the parent is busy."""
+
+
+def ends() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection; the system may allow less in flight than is asked for."""
+    both = socket.socketpair()
+    for end in both:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
+    return both
+
+
 class FrameError(ValueError):
     """The other end sends something that is no frame."""
 
 
-def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes = b"") -> None:
+def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes | bytearray = b"") -> None:
     """Send a frame; its header may be JSON already.
 
     >>> ours, theirs = socket.socketpair()
     >>> with ours, theirs:
     ...     send(ours, {"ticket": 3}, b"reply")
     ...     receive(theirs, limit=100)
-    ({'ticket': 3}, b'reply')
+    ({'ticket': 3}, bytearray(b'reply'))
     """
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     end.sendall(LENGTHS.pack(len(text), len(body)) + text)
@@ -40,7 +52,7 @@ def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes = b"") 
         end.sendall(body)
 
 
-def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
+def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytearray]:
     """Wait for a frame whose body has at most `limit` bytes; an `EOFError` where the other end has closed."""
     first = end.recv(LENGTHS.size)
     until = time.monotonic() + PATIENCE
@@ -56,7 +68,7 @@ def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytes]:
     return fields, _exactly(end, body, until)
 
 
-def _exactly(end: socket.socket, length: int, until: float) -> bytes:
+def _exactly(end: socket.socket, length: int, until: float) -> bytearray:
     """So many bytes, in good time."""
     data = bytearray(length)
     rest = memoryview(data)
@@ -69,7 +81,7 @@ def _exactly(end: socket.socket, length: int, until: float) -> bytes:
         finally:
             end.settimeout(None)
         rest = rest[came or _closed() :]
-    return bytes(data)
+    return data
 
 
 def _closed() -> Any:

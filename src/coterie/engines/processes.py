@@ -27,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
-from coterie.engines.frames import receive, send
+from coterie.engines.frames import ends, receive, send
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
 
@@ -229,7 +229,7 @@ class Processes(Engine):
         delivery.queue.update(worker.doing | later)
 
     def _start_worker(self) -> Worker:
-        ours, theirs = socket.socketpair()
+        ours, theirs = ends()
         context = self._context
         arguments = (theirs, context.method, context.population.plan, context.folder, context.memory_budget)
         process = self._starting.Process(target=serve, args=arguments, daemon=True)

@@ -126,7 +126,7 @@ def _trace(error: TaskError) -> str:
         return ""
 
 
-def outcome_of(job: Job, fields: dict[str, Any], reply: bytes) -> Outcome:
+def outcome_of(job: Job, fields: dict[str, Any], reply: bytes | bytearray) -> Outcome:
     """What a worker said came of a job; whatever cannot be made sense of raises.
 
     >>> job = Job(2, "train", 1, "message")

@@ -17,7 +17,7 @@ from coterie.engines.surroundings import CleanCache, Surroundings, seed_generato
 from coterie.errors import RunError
 from coterie.method import Method, find_task
 from coterie.population import Population
-from coterie.record import EMPTY, Record, RecordError, encode, read, write
+from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode, read, write
 from coterie.seeds import seed_of
 from coterie.site import SERVER, Site
 
@@ -109,6 +109,26 @@ class Memories:
             self._bytes -= oldest.payload_bytes
 
 
+class Messages:
+    """The message that clients here were last sent: it is read once, however many are sent the same.
+
+    Every task gets it whole: its bytes are laid down again before each, and one that a task has edited is not used again.
+    """
+
+    def __init__(self) -> None:
+        self._path, self._whole, self._buffer, self._record = "", b"", bytearray(), EMPTY
+
+    def get(self, path: str) -> Record:
+        """The message in a file."""
+        if path == self._path and not any(each._version for each in self._record.tensors.values()):
+            memoryview(self._buffer)[:] = self._whole
+        else:
+            self._path, self._whole = path, Path(path).read_bytes()
+            self._buffer = bytearray(self._whole)
+            self._record = decode(self._buffer, NO_LIMITS, copy="none")
+        return self._record
+
+
 class Performer:
     """Performs jobs where the client is: in this process, whichever that is."""
 
@@ -116,6 +136,7 @@ class Performer:
         self._method = method
         self._population = population
         self._memories = memories
+        self._messages = Messages()
         self._cache = CleanCache()
         self._process = os.getpid()
         self.spoilt = False
@@ -141,7 +162,7 @@ class Performer:
 
     def _outcome(self, job: Job) -> Outcome:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
-        message = read(Path(job.message))
+        message = self._messages.get(job.message)
         if job.task == EVALUATE:
             with client_code():
                 for model, params in self._method.models(message, site).items():

@@ -51,8 +51,10 @@ class Staged(nn.Sequential):
 
     def features(self, x: Tensor) -> Tensor:
         """What the head sees."""
-        out: Tensor = self.lower(self.levels[-2])(x)
-        return out
+        for stage in list(self._modules.values())[:-1]:  # not a slice, which is a new module each time
+            assert stage is not None
+            x = stage(x)
+        return x
 
     def _after(self, level: str) -> int:
         if level not in self.levels:

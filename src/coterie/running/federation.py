@@ -312,7 +312,7 @@ class _Delivery:
     work: tuple[list[list[Work]], list[list[Work]]] = field(default_factory=lambda: ([], []))
     """Of those who were asked, and of guests."""
 
-    def read(self, job: Job, data: bytes, held: int) -> tuple[Record, str | None]:
+    def read(self, job: Job, data: bytes | bytearray, held: int) -> tuple[Record, str | None]:
         """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
         expected = self.expected[job.client]
         try:

@@ -1,4 +1,4 @@
-"""The one training loop. It takes a description of what to train and gives back what came out; nothing else calls `backward`.
+"""The one training loop. It takes a description of what to train and gives back what came out; nothing else follows a gradient.
 
 Networks that stay frozen beside the trained one (a teacher, an anchor, a global extractor) are functions of the input: their outputs
 over the local data are computed once and looked up by sample, or per batch when augmentation makes every image new. What is known by
@@ -8,6 +8,7 @@ sample from elsewhere (the consensus of a federation about public data) is looke
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict, Unpack
@@ -19,13 +20,14 @@ from coterie.data.examples import Samples
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.training.objectives import Objective, Step
-from coterie.training.optimisers import restore, state_of
-from coterie.training.score import EVALUATION_BATCH, Output, score
+from coterie.training.score import EVALUATION_BATCH, Output, load, score
 from coterie.training.settings import Training
 
 __all__ = ["Fitted", "Frozen", "Options", "fit", "frozen", "outputs_of", "snapshot"]
 
 Frozen: TypeAlias = Callable[[Tensor], Tensor]
+MADE_AT_ONCE = 8 * 2**20
+"""Bytes of inputs that are made in one go: a small client's whole epoch, and never much of a large one's."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,18 @@ def fit(
         round: for the learning-rate schedule.
         options: see `Options`.
     """
-    model.load_state_dict(start.tensors)
+    load(model, start)
     model.train()
     loop = _Loop(model, start, data, objective, training, seed, round, options)
     best = _Best(model, options.get("validation"), training.patience)
-    losses, parts = list[float](), list[list[float]]()
+    losses = list[list[Tensor]]()
     with scoped(seed_of(seed, "dropout")):
         for epoch, batches in _epochs(model, len(data), training, seed):
-            taken = [loop.step(chosen, epoch) for chosen in batches]
-            losses, parts = [loss for loss, _ in taken], [each for _, each in taken]
+            losses = [loop.step(*batch) for batch in loop.made(batches, epoch)]
             if best.settled(loop.steps):
                 break
-    means = tuple(map(_mean, zip(*parts, strict=True)))
-    return Fitted(best.params(), loop.optimiser_state(), _mean(losses), means, loop.steps, loop.samples, loop.lr)
+    loss, *parts = _means(losses) or [math.nan]
+    return Fitted(best.params(), loop.optimiser_state(), loss, tuple(parts), loop.steps, loop.samples, loop.lr)
 
 
 class _Loop:
@@ -131,34 +132,44 @@ class _Loop:
         self._model, self._data, self._objective, self._training, self._seed = model, data, objective, training, seed
         self._start = start.tensors
         self._moving = _moving(model, options.get("trainable", lambda name: True))
+        self._parameters = tuple(self._moving.values())
         self._kind, self._apart = options.get("step", Step), options.get("clip_apart", ("",))
         self._rate: Callable[[int], float] = options.get("rate", lambda step: 1.0)
         self._known = _lookup(options.get("frozen", {}), data, training)
         self.lr = training.optimiser.lr * training.schedule.factor(round)
         self.steps, self.samples = 0, 0
-        self._optimiser = training.optimiser.build(self._moving.values(), self.lr)
+        self._mover = training.optimiser.mover(self._moving, self.lr)
         if training.state == "kept":
-            restore(self._optimiser, self._moving, options.get("optimiser", EMPTY))
+            self._mover.restore(options.get("optimiser", EMPTY))
 
-    def step(self, chosen: Tensor, epoch: int) -> tuple[float, list[float]]:
+    def made(self, batches: list[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Positions, inputs and labels of each batch; the inputs of many small batches are made in one go."""
+        if self._training.augment != "none":
+            for chosen in batches:
+                yield chosen, *self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps))
+            return
+        at, together = 0, 1
+        while at < len(batches):
+            some = batches[at : at + together]
+            x, y = self._data.batch(torch.cat(some) if len(some) > 1 else some[0])
+            sizes = list(map(len, some))
+            yield from zip(some, torch.split(x, sizes), torch.split(y, sizes), strict=True)
+            at, together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(x.nbytes, 1))
+
+    def step(self, chosen: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
-        augment = generator(self._seed, "augment", epoch, self.steps) if self._training.augment != "none" else None
-        x, y = self._data.batch(chosen, augment)
         seen = self._kind(self._model, x, y, self._start, {name: outputs(chosen, x) for name, outputs in self._known.items()})
         loss = self._objective(seen)
-        for group in self._optimiser.param_groups:
-            group["lr"] = self.lr * self._rate(self.steps)
-        self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         if self._training.clip is not None:
-            _clip(self._moving, self._apart, self._training.clip)
-        self._optimiser.step()
+            _clip(dict(zip(self._moving, gradients, strict=True)), self._apart, self._training.clip)
+        self._mover.move(gradients, self.lr * self._rate(self.steps))
         self.steps, self.samples = self.steps + 1, self.samples + len(chosen)
-        return loss.item(), seen.parts
+        return [loss.detach(), *seen.parts]
 
     def optimiser_state(self) -> Record:
         """What the next fit may go on from."""
-        return state_of(self._optimiser, self._moving) if self._training.state == "kept" else EMPTY
+        return self._mover.state() if self._training.state == "kept" else EMPTY
 
 
 def _moving(model: nn.Module, trainable: Callable[[str], bool]) -> dict[str, nn.Parameter]:
@@ -167,13 +178,18 @@ def _moving(model: nn.Module, trainable: Callable[[str], bool]) -> dict[str, nn.
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _clip(moving: Mapping[str, nn.Parameter], apart: Sequence[str], norm: float) -> None:
+def _clip(gradients: Mapping[str, Tensor | None], apart: Sequence[str], most: float) -> None:
+    """Scale gradients down in place, those under each beginning of names by themselves: what `nn.utils.clip_grad_norm_` does to `.grad`."""
     for part in apart:
-        nn.utils.clip_grad_norm_([p for name, p in moving.items() if name.startswith(part)], norm)
+        chosen = [each for name, each in gradients.items() if each is not None and name.startswith(part)]
+        factor = (most / (nn.utils.get_total_norm(chosen) + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(chosen, factor)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
+def _means(rows: Sequence[Sequence[Tensor]]) -> list[float]:
+    """Of each column; numbers leave the device once."""
+    columns = [torch.stack(each).tolist() for each in zip(*rows, strict=True)]
+    return [sum(column) / len(column) for column in columns]
 
 
 class _Best:
@@ -249,7 +265,7 @@ def frozen(model: nn.Module, params: Record, output: Output = lambda net, x: net
     >>> frozen(net, Record(weight=torch.ones(1, 2)))(torch.ones(1, 2)).tolist()
     [[2.0]]
     """
-    model.load_state_dict(params.tensors)
+    load(model, params)
     model.eval()
 
     def run(x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Step:
     """The tensors training began from, by name."""
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     """Outputs of the frozen networks for this batch."""
-    parts: list[float] = field(default_factory=list)
+    parts: list[Tensor] = field(default_factory=list)
     """What each term of a sum came to, its weight included."""
 
     @cached_property
@@ -88,7 +88,7 @@ class Sum(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]
-        step.parts.extend(value.item() for value in values)
+        step.parts.extend(value.detach() for value in values)
         return sum(rest, start=first)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from pydantic import Field, PlainSerializer, PlainValidator
 from torch import Tensor, nn
 
 from coterie.errors import UserError
-from coterie.record import Record
+from coterie.record import EMPTY, Record
 from coterie.settings import Count, NotNegative, Positive, PositiveShare, Registry, Share, ShareBelowOne, Spec, spec
 
 __all__ = [
@@ -43,6 +43,10 @@ class Optimiser(Spec):
         """A torch optimiser at this learning rate."""
         raise NotImplementedError
 
+    def mover(self, named: Mapping[str, nn.Parameter], lr: float) -> Mover:
+        """What moves these parameters in one `fit`."""
+        return Mover(named, self.build(named.values(), lr))
+
 
 @spec
 class Sgd(Optimiser):
@@ -58,6 +62,9 @@ class Sgd(Optimiser):
 
     def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov)
+
+    def mover(self, named: Mapping[str, nn.Parameter], lr: float) -> Mover:
+        return super().mover(named, lr) if self.momentum or self.nesterov else PlainSgd(named, self.weight_decay)
 
 
 @spec
@@ -202,18 +209,61 @@ def at_round(weight: float | Schedule, round: int) -> float:
 StatePolicy = Literal["fresh", "kept"]
 
 
-def state_of(optimiser: torch.optim.Optimizer, named: dict[str, nn.Parameter]) -> Record:
-    """An optimiser's state by parameter name: `conv1.weight/momentum_buffer`."""
-    state = {name: {key: _own(value) for key, value in optimiser.state[p].items() if value is not None} for name, p in named.items()}
-    return Record({name: entries for name, entries in state.items() if entries})
+class Mover:
+    """Moves parameters against their gradients, by a torch optimiser whose state can be taken out and put back as a Record."""
+
+    def __init__(self, named: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
+        self._named, self._optimiser = named, optimiser
+
+    def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
+        """One step; a parameter without a gradient stays where it is."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+        for parameter, gradient in zip(self._named.values(), gradients, strict=True):
+            parameter.grad = gradient
+        self._optimiser.step()
+
+    def state(self) -> Record:
+        """The optimiser's state by parameter name: `conv1.weight/momentum_buffer`."""
+        entries = {name: {k: _own(v) for k, v in self._optimiser.state[p].items() if v is not None} for name, p in self._named.items()}
+        return Record({name: each for name, each in entries.items() if each})
+
+    def restore(self, state: Record) -> None:
+        """Put back what `state` took; a parameter without any starts fresh."""
+        for path, value in state.items():
+            name, _, key = path.rpartition("/")
+            if name in self._named:
+                self._optimiser.state[self._named[name]][key] = _own(value)
 
 
-def restore(optimiser: torch.optim.Optimizer, named: dict[str, nn.Parameter], state: Record) -> None:
-    """Put back what `state_of` took; a parameter without any starts fresh."""
-    for path, value in state.items():
-        name, _, key = path.rpartition("/")
-        if name in named:
-            optimiser.state[named[name]][key] = _own(value)
+class PlainSgd(Mover):
+    """SGD without momentum: no state, and one addition for each parameter; bit for bit what `torch.optim.SGD` does.
+
+    >>> weight = nn.Parameter(torch.ones(2))
+    >>> PlainSgd({"weight": weight}, weight_decay=0.0).move([torch.ones(2)], lr=0.5)
+    >>> weight.tolist()
+    [0.5, 0.5]
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], weight_decay: float) -> None:
+        self._parameters, self._decay = list(named.values()), weight_decay
+
+    @torch.no_grad()
+    def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
+        moving, by = list[Tensor](), list[Tensor]()
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is not None:
+                moving.append(parameter)
+                by.append(gradient)
+        if self._decay:
+            by = list(torch._foreach_add(by, moving, alpha=self._decay))
+        torch._foreach_add_(moving, by, alpha=-lr)
+
+    def state(self) -> Record:
+        return EMPTY
+
+    def restore(self, state: Record) -> None:
+        """There is nothing to put back."""
 
 
 def _own(value: Any) -> Any:

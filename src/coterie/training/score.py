@@ -15,7 +15,7 @@ from coterie.data.examples import Samples
 from coterie.errors import UserError
 from coterie.record import Record
 
-__all__ = ["EVALUATION_BATCH", "Metric", "Output", "Scores", "find_metric", "score"]
+__all__ = ["EVALUATION_BATCH", "Metric", "Output", "Scores", "find_metric", "load", "score"]
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], float]
 """A function of all logits (N x classes) and labels (N) of what is measured."""
@@ -58,6 +58,23 @@ def _added(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
 
 
+def load(model: nn.Module, params: Record) -> None:
+    """Give a network its weights: `load_state_dict` where they fit one to one, which need not ask every module for its wishes.
+
+    >>> net = nn.Linear(2, 1, bias=False)
+    >>> load(net, Record(weight=torch.ones(1, 2)))
+    >>> net.weight.tolist()
+    [[1.0, 1.0]]
+    """
+    own, given = model.state_dict(), params.tensors
+    if own.keys() != given.keys() or any(not isinstance(own[name], Tensor) or own[name].shape != given[name].shape for name in own):
+        model.load_state_dict(given)  # says what does not fit
+        return
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(given[name])
+
+
 @torch.inference_mode()
 def score(
     model: nn.Module,
@@ -78,7 +95,7 @@ def score(
         output: how the network answers.
         metrics: further metrics by name; they see all logits and labels at once.
     """
-    model.load_state_dict(params.tensors)
+    load(model, params)
     model.eval()
     total, answers = Scores(), list[tuple[Tensor, Tensor]]()
     for x, y in data.batches(EVALUATION_BATCH, *(span or (0, None))):
