@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,10 +19,11 @@ from coterie.models import Architecture, staged
 from coterie.protocols import PROTOCOLS, Model, Protocol
 from coterie.record import Record, read, write
 from coterie.seeds import generator, scoped, seed_of
-from coterie.training.loop import Fitted, Frozen, Options, fit, frozen, outputs_of, snapshot
+from coterie.training.loop import Fitted, Frozen, Options, frozen, outputs_of, snapshot
 from coterie.training.objectives import CrossEntropy, Objective
 from coterie.training.score import Metric, Output, Scores, score
 from coterie.training.settings import Training
+from coterie.training.stacking import Request
 
 __all__ = ["SERVER", "ModelCache", "Observation", "Site", "Visit", "Work"]
 
@@ -125,6 +126,8 @@ class Site:
     observations: list[Observation] = field(default_factory=list)
     logs: dict[str, Any] = field(default_factory=dict)
     work: list[Work] = field(default_factory=list)
+    trainer: Callable[[Request], Fitted] = Request.fit
+    """How a training is done: here and now, or together with those of other clients."""
 
     @property
     def public(self) -> Examples:
@@ -188,7 +191,7 @@ class Site:
         **options: Unpack[Options],
     ) -> Fitted:
         """Train on this site's data (or `data`) from `start`; see `coterie.training.loop.fit`."""
-        fitted = fit(
+        wanted = Request(
             model or self.model(),
             start,
             self.train if data is None else data,
@@ -196,8 +199,9 @@ class Site:
             training or self.training,
             seed=seed_of(self.seed, self.round, self.id, purpose),
             round=max(self.round, 1),
-            **options,
+            options=options,
         )
+        fitted = self.trainer(wanted)
         self.work.append(Work(purpose, fitted.steps, fitted.samples, None if math.isnan(fitted.loss) else fitted.loss))
         return fitted
 

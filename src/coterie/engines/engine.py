@@ -91,6 +91,9 @@ class Job:
     """Seconds after which it is late: an engine that can then stops it; one that cannot says how long it took."""
     limit: int = 2**40
     """Bytes that its reply, and what it keeps, may each have."""
+    stack: tuple[tuple[int, str | None], ...] = ()
+    """The clients (itself among them, with the versions of their memories) whose training is one computation with its own; all else is
+    the same for them. Who performs one of these jobs computes all: an engine does well to give them to one worker, one after the other."""
 
     def __str__(self) -> str:
         who = "the server" if self.client < 0 else f"client {self.client}"

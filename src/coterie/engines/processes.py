@@ -60,8 +60,10 @@ class Worker:
     @property
     def due(self) -> float:
         """When it must have answered."""
-        deadline = next(iter(self.doing.values())).deadline if self.doing and self.ready else None
-        return inf if deadline is None else self.since + deadline
+        job = next(iter(self.doing.values()), None)
+        if job is None or job.deadline is None or not self.ready:
+            return inf
+        return self.since + job.deadline * max(len(job.stack), 1)
 
     def dismiss(self) -> None:
         """See to it that it is gone."""
@@ -145,12 +147,17 @@ class Processes(Engine):
         for worker in sorted(self._processes, key=lambda each: len(each.doing)):
             while queue and len(worker.doing) < AHEAD:
                 warm = (t for t, job in queue.items() if job.memory and self._served.get(job.client) is worker)
-                ticket = next(warm, next(iter(queue)))
-                worker.since = worker.since if worker.doing else time.monotonic()
-                job = worker.doing[ticket] = queue.pop(ticket)
-                self._served[job.client] = worker
-                with suppress(OSError):  # a dead worker is found, and replaced, by `_collect`
-                    send(worker.end, fields_of(ticket, job))
+                first = next(warm, next(iter(queue)))
+                stack = queue[first].stack
+                for ticket in [each for each, job in queue.items() if job.stack == stack] if stack else [first]:
+                    self._give(worker, ticket, queue.pop(ticket))
+
+    def _give(self, worker: Worker, ticket: int, job: Job) -> None:
+        worker.since = worker.since if worker.doing else time.monotonic()
+        worker.doing[ticket] = job
+        self._served[job.client] = worker
+        with suppress(OSError):  # a dead worker is found, and replaced, by `_collect`
+            send(worker.end, fields_of(ticket, job))
 
     def _collect(self, delivery: _Delivery) -> None:
         """Wait until some worker answers, dies or is late."""

@@ -92,7 +92,7 @@ def fields_of(ticket: int, job: Job) -> dict[str, Any]:
 def _job(fields: dict[str, Any]) -> tuple[int, Job]:
     ticket, visit = fields.pop("ticket"), fields["visit"]
     wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
-    return ticket, Job(**{**fields, "visit": wanted})
+    return ticket, Job(**{**fields, "visit": wanted, "stack": tuple(map(tuple, fields["stack"]))})
 
 
 def _answer(job: Job, outcome: Outcome, **about: Any) -> bytes:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
+from coterie.engines.stacks import PutAside, Stacks, Trainer
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
 from coterie.method import Method, find_task
@@ -20,6 +21,7 @@ from coterie.population import Population
 from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode, read, write
 from coterie.seeds import seed_of
 from coterie.site import SERVER, Site
+from coterie.training.stacking import Request
 
 __all__ = ["Memories", "Performer", "memory_file", "read_memory"]
 
@@ -40,7 +42,7 @@ def client_code() -> Iterator[None]:
     """Whatever is raised in here is an Exception, SystemExit and KeyboardInterrupt too: a client does not end a run."""
     try:
         yield
-    except Exception:
+    except (Exception, PutAside):
         raise
     except BaseException as error:
         raise Escaped from error
@@ -137,6 +139,7 @@ class Performer:
         self._population = population
         self._memories = memories
         self._messages = Messages()
+        self._stacks = Stacks(self._attempt)
         self._cache = CleanCache()
         self._process = os.getpid()
         self.spoilt = False
@@ -144,11 +147,21 @@ class Performer:
 
     def perform(self, job: Job) -> Outcome:
         """Do it; whatever the client's code raises becomes an outcome that names client, task and round, and nothing of it stays."""
+        if job.stack:
+            return self._stacks.outcome(job)
+        outcome = self._attempt(job, Request.fit)
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def _attempt(self, job: Job, trainer: Trainer) -> Outcome | Request:
+        """Perform a job to its end, or to a training that is to be done together with others."""
         began, before = time.perf_counter(), Surroundings()
         seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
-            outcome = self._outcome(job)
+            outcome = self._outcome(job, trainer)
+        except PutAside as aside:
+            return aside.request
         except Exception as error:
             cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
             outcome = Outcome(job.client, error=TaskError.at(job, cause), fatal=isinstance(cause, DiskError))
@@ -160,8 +173,9 @@ class Performer:
             self._cache.sweep()
         return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
 
-    def _outcome(self, job: Job) -> Outcome:
+    def _outcome(self, job: Job, trainer: Trainer) -> Outcome:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
+        site.trainer = trainer
         message = self._messages.get(job.message)
         if job.task == EVALUATE:
             with client_code():

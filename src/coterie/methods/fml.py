@@ -44,6 +44,10 @@ class Mutual(Objective):
     alpha: float
     beta: float
 
+    @property
+    def stackable(self) -> bool:
+        return True
+
     def __call__(self, step: Step) -> Tensor:
         assert isinstance(step.model, PairNet)
         private, meme = step.model.private(step.x), step.model.meme(step.x)

@@ -22,6 +22,7 @@ from coterie.method import Federation, Replies, Reply
 from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, RecordError, decode, encode
 from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
+from coterie.running.stacks import in_stacks
 from coterie.running.traffic import Traffic
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 
@@ -106,7 +107,8 @@ class Coordinator(Federation):
         files = self._save_messages(task, message, asked, guests)
         expected = self._expected(like, message, (*asked, *guests))
         jobs = [self._job(task, client, files[client], expected[client]) for client in (*asked, *guests)]
-        delivery = _Delivery(task, jobs, len(asked), expected, check, keep_guests)
+        stack = self.context.population.plan.training.stack
+        delivery = _Delivery(task, in_stacks(jobs, stack, self.architecture_of), len(asked), expected, check, keep_guests)
         self._open = Replies(self._admitted(delivery, set(files.values())), delivery.guests)
         delivery.needed = self._open.needed
         return self._open

@@ -107,7 +107,7 @@ def fit(
     best = _Best(model, options.get("validation"), training.patience)
     losses = list[list[Tensor]]()
     with scoped(seed_of(seed, "dropout")):
-        for epoch, batches in _epochs(model, len(data), training, seed):
+        for epoch, batches in epochs_of(model, len(data), training, seed):
             losses = [loop.step(*batch) for batch in loop.made(batches, epoch)]
             if best.settled(loop.steps):
                 break
@@ -223,7 +223,7 @@ def snapshot(model: nn.Module) -> Record:
     return Record({name: value.detach().clone() for name, value in model.state_dict().items()})
 
 
-def _epochs(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:
+def epochs_of(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:
     """The batches of every epoch, until there were enough epochs or, where steps are counted, enough steps."""
     left = training.steps
     for epoch in itertools.count() if left is not None else range(training.epochs):

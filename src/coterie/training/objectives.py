@@ -58,6 +58,11 @@ class Objective:
     Sum(terms=(Weighted(weight=0.5, term=CrossEntropy()),))
     """
 
+    @property
+    def stackable(self) -> bool:
+        """Whether it looks at nothing but a step's network, inputs and labels, so that clients can be stacked (`training.stack`)."""
+        return False
+
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""
         raise NotImplementedError
@@ -76,6 +81,10 @@ class Weighted(Objective):
     weight: float
     term: Objective
 
+    @property
+    def stackable(self) -> bool:
+        return self.term.stackable
+
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
 
@@ -85,6 +94,10 @@ class Sum(Objective):
     """Terms added up, those with weight 0 left out."""
 
     terms: tuple[Objective, ...]
+
+    @property
+    def stackable(self) -> bool:
+        return all(term.stackable for term in self.terms)
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]
@@ -106,6 +119,10 @@ class CrossEntropy(Objective):
     >>> round(CrossEntropy()(step).item(), 4)  # log 4
     1.3863
     """
+
+    @property
+    def stackable(self) -> bool:
+        return True
 
     def __call__(self, step: Step) -> Tensor:
         return F.cross_entropy(step.logits, step.y)

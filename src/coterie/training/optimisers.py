@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PlainSerializer, PlainValidator
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.errors import UserError
 from coterie.record import EMPTY, Record
@@ -39,11 +39,11 @@ class Optimiser(Spec):
     lr: Positive = 0.1
     weight_decay: NotNegative = 0.0
 
-    def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """A torch optimiser at this learning rate."""
         raise NotImplementedError
 
-    def mover(self, named: Mapping[str, nn.Parameter], lr: float) -> Mover:
+    def mover(self, named: Mapping[str, Tensor], lr: float) -> Mover:
         """What moves these parameters in one `fit`."""
         return Mover(named, self.build(named.values(), lr))
 
@@ -60,10 +60,10 @@ class Sgd(Optimiser):
     momentum: ShareBelowOne = 0.0
     nesterov: bool = False
 
-    def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov)
 
-    def mover(self, named: Mapping[str, nn.Parameter], lr: float) -> Mover:
+    def mover(self, named: Mapping[str, Tensor], lr: float) -> Mover:
         return super().mover(named, lr) if self.momentum or self.nesterov else PlainSgd(named, self.weight_decay)
 
 
@@ -75,7 +75,7 @@ class Adam(Optimiser):
     lr: Positive = 1e-3
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
 
-    def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
@@ -86,7 +86,7 @@ class AdamW(Adam):
     name: ClassVar[str] = "adamw"
     weight_decay: NotNegative = 1e-2
 
-    def build(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
@@ -212,7 +212,7 @@ StatePolicy = Literal["fresh", "kept"]
 class Mover:
     """Moves parameters against their gradients, by a torch optimiser whose state can be taken out and put back as a Record."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
+    def __init__(self, named: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> None:
         self._named, self._optimiser = named, optimiser
 
     def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
@@ -245,7 +245,7 @@ class PlainSgd(Mover):
     [0.5, 0.5]
     """
 
-    def __init__(self, named: Mapping[str, nn.Parameter], weight_decay: float) -> None:
+    def __init__(self, named: Mapping[str, Tensor], weight_decay: float) -> None:
         self._parameters, self._decay = list(named.values()), weight_decay
 
     @torch.no_grad()

@@ -6,6 +6,8 @@ from dataclasses import field
 from dataclasses import replace as replace_fields
 from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
 from coterie.settings import Count, Positive, Whole, field_of, spec
 from coterie.training.optimisers import OPTIMISERS, SCHEDULES, Constant, Optimiser, Schedule, Sgd, StatePolicy
 
@@ -33,6 +35,9 @@ class Training:
     patience: Count | None = None
     """Where there are validation data to look at after every epoch: steps without a better accuracy after which training stops."""
     augment: Literal["none", "crop-flip"] = "none"
+    stack: Annotated[int, Field(ge=2)] | None = None
+    """So many clients of one network and as many samples are trained as one computation, where that can be (`coterie.training.stacking`):
+    faster for small clients, the same on every engine, and not bit for bit what they are one by one, which is why it is said here."""
 
     def replace(self, **changes: Any) -> Training:
         """These settings with some of them changed."""

@@ -1,0 +1,40 @@
+"""W6: a comparison of four methods, five seeds and thirty rounds on the 8x8 digits, from the shell to the table.
+
+    python benchmarks/peers/comparison.py [--coterie PATH-OF-THE-COMMAND ...] [--turns 3]
+
+Several commands (a version before and one after) take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+
+def seconds(command: str) -> float:
+    """From the shell to the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = [command, "compare", "digits-two-class", "--methods", "fedavg,fedmmd,ditto,local", "--seeds", "0-4"]
+        began = time.perf_counter()
+        subprocess.run(line, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the seconds of every turn, and medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--coterie", nargs="+", default=[str(Path(sys.executable).with_name("coterie"))])
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    turns = [{command: seconds(command) for command in options.coterie} for _ in range(options.turns)]
+    print(json.dumps({"turns": turns, "medians": [median(turn[command] for turn in turns) for command in options.coterie]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Clients trained side by side as one computation: their weights stacked, every step taken for all of them at once.
+
+For small clients most of a step is not arithmetic; a stack pays that once. Sums are formed in another order than by `fit`, so that the bits
+are others (`tests/training/test_stacking.py` says how close): whoever wants it says so (`training.stack`), it is part of the experiment,
+and who is stacked with whom is decided by the cohort alone. What cannot be stacked (`reason`) is trained by `fit`, one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from coterie.data.examples import Samples
+from coterie.record import EMPTY, Record
+from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
+from coterie.training.objectives import Objective, Step
+from coterie.training.optimisers import Sgd
+from coterie.training.settings import Training
+
+__all__ = ["Request", "fit_together", "reason"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A training that is wanted: what `fit` is called with."""
+
+    model: nn.Module
+    start: Record
+    data: Samples
+    objective: Objective
+    training: Training
+    seed: int
+    round: int
+    options: Options
+
+    def fit(self) -> Fitted:
+        """By itself."""
+        return fit(self.model, self.start, self.data, self.objective, self.training, seed=self.seed, round=self.round, **self.options)
+
+    def goes_with(self, other: Request) -> bool:
+        """Whether both are the same computation on other numbers."""
+        alike = self.model is other.model and self.objective == other.objective and self.training == other.training
+        return alike and len(self.data) == len(other.data) and self.start.tensors.keys() == other.start.tensors.keys()
+
+
+def reason(request: Request) -> str | None:
+    """Why a training cannot be stacked, or None; the experiment alone decides that, never where it runs.
+
+    >>> from coterie.models import MLP
+    >>> from coterie.training.objectives import CrossEntropy
+    >>> net, training = MLP().build((1, 2, 2), 2), Training(clip=1.0)
+    >>> reason(Request(net, EMPTY, [], CrossEntropy(), training, 0, 1, {}))
+    'gradients are clipped'
+    """
+    training, optimiser = request.training, request.training.optimiser
+    reasons = {
+        "its objective looks at more than logits and labels": not request.objective.stackable,
+        "its optimiser keeps a state": not isinstance(optimiser, Sgd) or bool(optimiser.momentum or optimiser.nesterov),
+        "gradients are clipped": training.clip is not None,
+        "images are changed at random": training.augment != "none",
+        "it has options of its own": any(value for key, value in request.options.items() if key not in ("optimiser", "clip_apart")),
+        "its network has layers that look at the batch or draw at random": any(map(_peculiar, request.model.modules())),
+    }
+    return next((each for each, holds in reasons.items() if holds), None)
+
+
+def _peculiar(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+
+
+def fit_together(requests: Sequence[Request]) -> list[Fitted] | None:
+    """What comes of trainings that are done as one; None where they cannot be, and each is to be done by itself."""
+    first = requests[0]
+    if reason(first) is not None or not all(map(first.goes_with, requests)) or len(requests) == 1:
+        return None
+    return _Stack(requests).fit()
+
+
+class _Stack:
+    """Trainings that are one computation."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests, self._first = requests, requests[0]
+        self._model = self._first.model.train()
+        starts = [each.start.tensors for each in requests]
+        self._tensors = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
+        self._moving = {name: self._tensors[name] for name, _ in self._model.named_parameters()}
+        training = self._first.training
+        self._lr = training.optimiser.lr * training.schedule.factor(self._first.round)
+        self._mover = training.optimiser.mover(self._moving, self._lr)
+        self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
+
+    def fit(self) -> list[Fitted]:
+        """All of them."""
+        losses, steps, samples = list[Tensor](), 0, 0
+        plans = [epochs_of(self._model, len(each.data), each.training, each.seed) for each in self._requests]
+        for epoch in zip(*plans, strict=True):
+            batches = [batches for _, batches in epoch]
+            losses = [self._step(x, y) for x, y in self._made(batches)]
+            steps, samples = steps + len(batches[0]), samples + sum(map(len, batches[0]))
+        means = torch.stack(losses).double().mean(0).tolist() if losses else [[math.nan]] * len(self._requests)
+        return [self._fitted(at, steps, samples, each) for at, each in enumerate(means)]
+
+    def _fitted(self, at: int, steps: int, samples: int, means: Sequence[float]) -> Fitted:
+        params = Record({name: value[at].clone() for name, value in self._tensors.items()})
+        loss, *parts = means
+        return Fitted(params, EMPTY, loss, tuple(parts), steps, samples, self._lr)
+
+    def _made(self, batches: Sequence[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of each step (clients x batch x ...), those of many small steps made in one go."""
+        at, together = 0, 1
+        while at < len(batches[0]):
+            some = [each[at : at + together] for each in batches]
+            made = [request.data.batch(torch.cat(each)) for request, each in zip(self._requests, some, strict=True)]
+            x, y = (torch.stack(each) for each in zip(*made, strict=True))
+            sizes = list(map(len, some[0]))
+            yield from zip(torch.split(x, sizes, 1), torch.split(y, sizes, 1), strict=True)
+            at, together = at + len(sizes), max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
+
+    def _step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One step of each: the losses, and the terms of them (clients x terms)."""
+        gradients, (loss, parts) = self._gradients(self._moving, x, y)
+        self._mover.move([gradients[name] for name in self._moving], self._lr)
+        return torch.stack([loss, *parts], dim=1)
+
+    def _loss(self, moving: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Of one client and batch."""
+        seen = functional_call(_Judged(self._model, self._first.objective), {f"net.{name}": each for name, each in moving.items()}, (x, y))
+        loss, *parts = seen
+        return loss, tuple(parts)
+
+
+class _Judged(nn.Module):
+    """A network with its objective, so that both see the weights of one client."""
+
+    def __init__(self, net: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.net, self._objective = net, objective
+
+    def forward(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The loss, and its terms."""
+        step = Step(self.net, x, y, {})
+        return [self._objective(step), *step.parts]

@@ -1,0 +1,120 @@
+"""Stacked clients: close to what each is by itself, and the same wherever they run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coterie.data.partitions import PARTITIONS
+from coterie.engines import Inline, stacks
+from coterie.engines.processes import Processes
+from coterie.methods import FML, FedAvg
+from coterie.methods.fedprox import FedProx
+from coterie.models import MLP
+from coterie.record import EMPTY
+from coterie.running.rounds import run
+from coterie.site import ModelCache
+from coterie.testing import small_experiment
+from coterie.training.objectives import CrossEntropy, Proximal
+from coterie.training.optimisers import Adam, Sgd
+from coterie.training.settings import Training
+from coterie.training.stacking import Request, fit_together, reason
+
+CLOSE = 1e-5
+"""How far a weight may be from what it is without a stack, after the few steps of these tests; weights are of the order of 0.1."""
+
+
+def stacked(method, size=3, **changes):
+    evenly, training = PARTITIONS.resolve({"name": "iid", "clients": 5}), Training(epochs=2, batch=16, optimiser=Sgd(lr=0.1))
+    plain = small_experiment(method, rounds=2, cohort=1.0, partition=evenly, training=training, **changes)
+    return plain, plain.replace(training=plain.training.replace(stack=size))
+
+
+def state(experiment, folder, engine=None):
+    return run(experiment, folder, engine=engine or Inline()).state
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FML()])
+def test_a_stack_is_close_to_each_client_by_itself(method, tmp_path, monkeypatch) -> None:
+    sizes = []
+    monkeypatch.setattr(stacks, "fit_together", lambda wanted: sizes.append(len(wanted)) or fit_together(wanted))
+    plain, together = stacked(method)
+    one, other = state(plain, tmp_path / "plain"), state(together, tmp_path / "stacked")
+    assert sizes == [3, 2] * 2
+    for name, value in one.tensors.items():
+        assert (value - other.tensors[name]).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FML()])
+def test_a_stack_has_the_same_bits_on_every_engine_and_number_of_workers(method, tmp_path) -> None:
+    _, together = stacked(method)
+    engines = {"inline": Inline(), "one": Processes(1), "three": Processes(3)}
+    assert len({state(together, tmp_path / name, engine).digest() for name, engine in engines.items()}) == 1
+
+
+def test_an_engine_that_takes_jobs_apart_gets_the_same_bits(tmp_path) -> None:
+    class Apart(Inline):
+        def deliver(self, jobs):
+            for job in jobs:
+                self._performer._stacks._ready.clear()
+                yield self._performer.perform(job)
+
+    _, together = stacked(FedAvg())
+    assert state(together, tmp_path / "a", Apart()) == state(together, tmp_path / "b")
+
+
+def test_what_cannot_be_stacked_has_the_bits_it_has_by_itself(tmp_path) -> None:
+    plain, together = stacked(FedProx(mu=0.1))
+    assert state(plain, tmp_path / "plain") == state(together, tmp_path / "stacked")
+
+
+def test_a_stack_is_part_of_what_decides_a_result() -> None:
+    plain, together = stacked(FedAvg())
+    assert plain.training.stack is None
+    assert plain.digest() != together.digest()
+
+
+def requests(count=3, training=None, objective=None, dropout=0.0):
+    population = small_experiment(FedAvg(), model=MLP(hidden=(8,), dropout=dropout)).population()
+    cache = ModelCache()
+    sites = [population.site(client, 1, cache) for client in range(count)]
+    least = min(len(site.train) for site in sites)
+    data = [site.train.only(torch.arange(least)) for site in sites]
+    trained = training or Training(epochs=2, batch=7, optimiser=Sgd(lr=0.1, weight_decay=0.01))
+    goal = objective or CrossEntropy()
+    return [Request(s.model(), s.fresh(), d, goal, trained, s.id, 1, {}) for s, d in zip(sites, data, strict=True)]
+
+
+def test_steps_samples_and_losses_are_those_of_each() -> None:
+    wanted = requests(objective=CrossEntropy() + 0.5 * CrossEntropy())
+    together = fit_together(wanted)
+    assert together is not None
+    for each, found in zip(wanted, together, strict=True):
+        alone = each.fit()
+        assert (found.steps, found.samples, found.lr, found.optimiser) == (alone.steps, alone.samples, alone.lr, EMPTY)
+        assert found.loss == pytest.approx(alone.loss, abs=CLOSE)
+        assert found.parts == pytest.approx(alone.parts, abs=CLOSE)
+        assert found.params.tensors.keys() == alone.params.tensors.keys()
+
+
+def test_steps_in_place_of_epochs_are_counted() -> None:
+    wanted = requests(training=Training(steps=5, batch=7))
+    together = fit_together(wanted)
+    assert together is not None
+    assert [each.steps for each in together] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"training": Training(optimiser=Adam())}, "its optimiser keeps a state"),
+        ({"training": Training(optimiser=Sgd(momentum=0.9))}, "its optimiser keeps a state"),
+        ({"training": Training(augment="crop-flip")}, "images are changed at random"),
+        ({"objective": Proximal()}, "its objective looks at more than logits and labels"),
+        ({"dropout": 0.5}, "its network has layers that look at the batch or draw at random"),
+    ],
+)
+def test_what_cannot_be_stacked_says_why(changes, why) -> None:
+    wanted = requests(**changes)
+    assert reason(wanted[0]) == why
+    assert fit_together(wanted) is None
