@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test hostile lint bench fuzz soak audit clean
+.PHONY: demo test test-gpu hostile lint bench fuzz soak audit clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -25,6 +25,9 @@ test: .venv/dev lint  ## Everything that must hold.
 
 hostile: .venv/core  ## All that one client can do to a run, each by itself, on every engine, three times over; ten minutes.
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.clients --tries 3
+
+test-gpu: .venv/dev  ## What only a machine with a GPU can test: same bits twice, and the bytes that a run has on a CPU.
+	COTERIE_GPU=1 $(BIN)/python -m pytest -q tests/test_devices.py
 
 lint: .venv/dev
 	$(BIN)/ruff check

@@ -15,6 +15,7 @@ import torch
 
 from coterie.data.examples import Examples
 from coterie.data.pool import Partition, Pool, Ragged, Rows, count
+from coterie.devices import CPU, Device
 from coterie.models import Architecture
 from coterie.protocols import PROTOCOLS
 from coterie.seeds import seed_of
@@ -87,6 +88,8 @@ class Population:
     public: Pool | None = None
     held: Pool | None = None
     """Labelled images that only the server has, for validation."""
+    device: Device = CPU
+    """Where samples are when they are trained on."""
 
     @property
     def clients(self) -> int:
@@ -182,10 +185,10 @@ class Population:
         )
 
     def _examples(self, rows: Rows, pixels: Rows | None = None) -> Examples:
-        return Examples(self.pool, rows, pixels, self.plan.dtype)
+        return Examples(self.pool, rows, pixels, self.plan.dtype, self.device)
 
     def _all_of(self, pool: Pool) -> Examples:
-        return Examples(pool, np.arange(len(pool)), dtype=self.plan.dtype)
+        return Examples(pool, np.arange(len(pool)), dtype=self.plan.dtype, device=self.device)
 
     def _tests_by_domain(self) -> dict[str, Examples]:
         """Each domain's test rows, in the order of domains."""
@@ -203,10 +206,10 @@ class Population:
                 _save_arrays(folder, name, part)
 
     @classmethod
-    def open(cls, plan: Plan, folder: Path) -> Population:
+    def open(cls, plan: Plan, folder: Path, device: Device = CPU) -> Population:
         """The population that `save` laid down, its arrays mapped read-only in effect: writes would stay private."""
         public, held = (_load_arrays(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
-        return cls(plan, _load_arrays(folder, "pool", Pool), _load_arrays(folder, "deal", Partition), public, held)
+        return cls(plan, _load_arrays(folder, "pool", Pool), _load_arrays(folder, "deal", Partition), public, held, device)
 
 
 def _save_arrays(folder: Path, name: str, part: Pool | Partition | Ragged) -> None:

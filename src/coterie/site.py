@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Examples, Samples
+from coterie.devices import CPU, Device
 from coterie.errors import UserError
 from coterie.models import Architecture, staged
 from coterie.protocols import PROTOCOLS, Model, Protocol
@@ -41,7 +42,8 @@ class ModelCache:
     (True, False)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device = CPU) -> None:
+        self.device = device
         self._built: dict[tuple[Any, ...], nn.Module] = {}
 
     def model(self, architecture: Architecture, shape: tuple[int, int, int], classes: int, dtype: torch.dtype, slot: str) -> nn.Module:
@@ -49,7 +51,7 @@ class ModelCache:
         key = (architecture, shape, classes, dtype, slot)
         if key not in self._built:
             with scoped(0):
-                self._built[key] = architecture.build(shape, classes).to(dtype)
+                self._built[key] = architecture.build(shape, classes).to(self.device.at, dtype)
         return self._built[key]
 
 
@@ -200,6 +202,7 @@ class Site:
             seed=seed_of(self.seed, self.round, self.id, purpose),
             round=max(self.round, 1),
             options=options,
+            device=self.cache.device,
         )
         fitted = self.trainer(wanted)
         self.work.append(Work(purpose, fitted.steps, fitted.samples, None if math.isnan(fitted.loss) else fitted.loss))
@@ -211,11 +214,11 @@ class Site:
 
     def predict(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """Logits of this participant's network over `data`."""
-        return outputs_of(self.frozen(params, slot), data)
+        return self.cache.device.fetch(outputs_of(self.frozen(params, slot), data))
 
     def features(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """What the head of this participant's network sees of `data`."""
-        return outputs_of(self.frozen(params, slot, lambda net, x: staged(net).features(x)), data)
+        return self.cache.device.fetch(outputs_of(self.frozen(params, slot, lambda net, x: staged(net).features(x)), data))
 
     def score(self, params: Record, data: Examples | None = None, *, output: Output = lambda net, x: net(x)) -> Scores:
         """How well this participant's network does under `params` on its own test slice, or on `data`."""

@@ -27,7 +27,7 @@ from tests.digests import CASES
 from tests.hostile.victims import differences, go_on, plan, undisturbed, victim
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "coterie.engines.processes", "tests.hostile.victims"])
+CONTEXT.set_forkserver_preload(["sklearn.datasets", "coterie.engines.processes", "tests.hostile.victims"])
 LONGEST = 120.0
 """Seconds that a run may take before it counts as hung."""
 

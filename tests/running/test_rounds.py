@@ -106,7 +106,7 @@ def test_rounds_are_accounted_for(tmp_path) -> None:
 def kill_and_resume(plan: Experiment, folder: Path, delay: float) -> int:
     """Run in a process that is killed after `delay` seconds; then resume it; how many rounds it had finished."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes", "coterie.running.rounds"])
+    context.set_forkserver_preload(["coterie.engines.processes", "coterie.running.rounds"])
     process = context.Process(target=run, args=(plan, folder))
     process.start()
     while not (folder / "ledger.jsonl").exists() and process.is_alive():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch.nn import functional as F
 
 from coterie.data.examples import Examples, crop_and_flip
 from coterie.data.pool import Pool
+from coterie.errors import UserError
 from coterie.methods import FedAvg
 from coterie.models import Staged
 from coterie.record import Record
@@ -18,7 +22,7 @@ from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.loop import batches_of, fit, frozen, snapshot
 from coterie.training.objectives import CrossEntropy, Proximal, Step
-from coterie.training.optimisers import Adam, AdamW, Exponential, Sgd, Steps
+from coterie.training.optimisers import Adam, AdamW, Exponential, Optimiser, Sgd, Steps
 from coterie.training.score import score
 from coterie.training.settings import Training
 
@@ -35,8 +39,15 @@ def net(norm: bool = False, dropout: float = 0.0) -> Staged:
         return Staged(body=nn.Sequential(*body), head=nn.Linear(5, 3)).double()
 
 
+def torchs(optimiser: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
+    """Torch's own, with the same settings."""
+    kinds = {Sgd: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}
+    extra = {"momentum": optimiser.momentum, "nesterov": optimiser.nesterov} if isinstance(optimiser, Sgd) else {}
+    return kinds[type(optimiser)](model.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay, **extra)
+
+
 @pytest.mark.parametrize(
-    "optimiser", [Sgd(lr=0.1), Sgd(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True), Adam(lr=0.01), AdamW(lr=0.01)]
+    "optimiser", [Sgd(lr=0.1), Sgd(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True), Adam(lr=0.01, weight_decay=0.1), AdamW(lr=0.01)]
 )
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_fit_is_the_plain_loop(optimiser, clip) -> None:
@@ -45,9 +56,7 @@ def test_fit_is_the_plain_loop(optimiser, clip) -> None:
     fitted = fit(model, snapshot(net(norm=True)), examples, CrossEntropy(), training, seed=7)
 
     plain = net(norm=True).train()
-    kinds = {Sgd: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}
-    extra = {"momentum": optimiser.momentum, "nesterov": optimiser.nesterov} if isinstance(optimiser, Sgd) else {}
-    torch_optimiser = kinds[type(optimiser)](plain.parameters(), lr=optimiser.lr, weight_decay=optimiser.weight_decay, **extra)
+    torch_optimiser = torchs(optimiser, plain)
     x, y = examples.one_batch()
     for epoch in range(3):
         for chosen in torch.randperm(23, generator=generator(7, "order", epoch)).split(5):
@@ -97,7 +106,7 @@ def test_a_kept_optimiser_goes_on_where_it_stopped(optimiser) -> None:
     fresh = fit(net(), first.params, data(), CrossEntropy(), training.replace(state="fresh"), seed=2, optimiser=first.optimiser)
 
     plain = net().train()
-    torch_optimiser = optimiser.build(plain.parameters(), optimiser.lr)
+    torch_optimiser = torchs(optimiser, plain)
     x, y = data().one_batch()
     for seed in (1, 2):
         for chosen in torch.randperm(23, generator=generator(seed, "order", 0)).split(5):
@@ -239,3 +248,14 @@ def test_what_is_known_by_sample_is_looked_up_also_when_images_are_augmented() -
     fit(site.model(), site.fresh(), site.train, Spy(), training, seed=0, frozen={"label": site.train.labels})
     assert len(seen) == 2 * len(site.train)
     assert all(known == label for known, label in seen)
+
+
+def test_training_does_not_import_what_compiles_networks() -> None:
+    """torch's optimisers would: seconds of every start, and of every worker's."""
+    code = "import sys\nfrom tests.training.test_loop import *\nfit(net(), snapshot(net()), data(), CrossEntropy(), Training(), seed=0)"
+    subprocess.run([sys.executable, "-c", f"{code}\nassert 'torch._dynamo' not in sys.modules"], check=True)
+
+
+def test_nesterov_without_momentum_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="there is no momentum, expected"):
+        Sgd(nesterov=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.pool import Pool, Rows
+from coterie.devices import CPU, Device
 
 __all__ = ["Examples", "Samples", "crop_and_flip"]
 
@@ -38,12 +39,15 @@ class Examples:
     (2, torch.Size([1, 1, 2, 2]), [3], [-1.0])
     """
 
-    def __init__(self, pool: Pool, rows: Rows, permutation: Rows | None = None, dtype: torch.dtype = torch.float32) -> None:
-        self._x = torch.from_numpy(pool.x)
+    def __init__(
+        self, pool: Pool, rows: Rows, permutation: Rows | None = None, dtype: torch.dtype = torch.float32, device: Device = CPU
+    ) -> None:
+        self._device = device
+        self._x = device.keep(pool.x)
         self._y = torch.from_numpy(pool.y)
         self._rows = torch.from_numpy(np.ascontiguousarray(rows))
         self._permutation = None if permutation is None else torch.from_numpy(np.ascontiguousarray(permutation))
-        self._scale, self._shift = _normalisation(pool.mean, pool.std, dtype)
+        self._scale, self._shift = _normalisation(pool.mean, pool.std, dtype, device.at)
         self.shape = pool.shape
         self.classes = pool.classes
 
@@ -58,7 +62,7 @@ class Examples:
     def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Images and labels of some of these examples, by position; shifted and mirrored at random if asked."""
         rows = self._rows[chosen]
-        x, y = self._x[rows], self._y[rows]
+        x, y = self._x[self._device.put(rows)], self._device.put(self._y[rows])
         if augment is not None:
             x = crop_and_flip(x, augment)
         if self._permutation is not None:
@@ -90,10 +94,9 @@ class Examples:
 
 
 @functools.lru_cache(64)  # every client of every round asks for the same
-def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, at: torch.device) -> tuple[Tensor, Tensor]:
     """What pixels are multiplied with, and what is added then."""
-    by_channel = (torch.tensor(each, dtype=dtype).reshape(-1, 1, 1) for each in (mean, std))
-    means, stds = by_channel
+    means, stds = (torch.tensor(each, dtype=dtype, device=at).reshape(-1, 1, 1) for each in (mean, std))
     return 1 / (255 * stds), -means / stds
 
 

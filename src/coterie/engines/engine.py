@@ -143,6 +143,8 @@ class RunContext:
     """The run's folder: messages lie in `live/`, memories in `memory/`."""
     memory_budget: int = 256 * 2**20
     """Bytes of client memories that each worker keeps in RAM."""
+    device: str = "cpu"
+    """Where networks compute, as `coterie.devices.find` takes it; a worker asks with its own number."""
 
     @property
     def live(self) -> Path:

@@ -100,8 +100,7 @@ class Processes(Engine):
         self._tickets = itertools.count()
         self._stillborn = 0
         self._starting = multiprocessing.get_context("forkserver")
-        # Workers are forked from a server that has imported everything; torch's optimisers would import _dynamo, for seconds.
-        self._starting.set_forkserver_preload(["torch._dynamo", "coterie.engines.processes"])
+        self._starting.set_forkserver_preload(["coterie.engines.processes"])  # workers are forked from a server that has imported this
 
     def warm(self) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, that runs the user's script to know its classes
@@ -116,7 +115,7 @@ class Processes(Engine):
     def open(self, context: RunContext) -> None:
         self._context = context
         context.population.save(context.live / "arrays")
-        self._processes = [self._start_worker() for _ in range(self.workers)]
+        self._processes = [self._start_worker(number) for number in range(self.workers)]
 
     def close(self) -> None:
         for worker in self._processes:
@@ -230,15 +229,17 @@ class Processes(Engine):
     def _hire(self, worker: Worker, delivery: _Delivery) -> None:
         """A new worker for one that is gone, or that must go; the jobs that it had are the next to be done."""
         worker.dismiss()
-        self._processes[self._processes.index(worker)] = self._start_worker()
+        number = self._processes.index(worker)
+        self._processes[number] = self._start_worker(number)
         later = dict(delivery.queue)
         delivery.queue.clear()
         delivery.queue.update(worker.doing | later)
 
-    def _start_worker(self) -> Worker:
+    def _start_worker(self, number: int) -> Worker:
         ours, theirs = ends()
         context = self._context
-        arguments = (theirs, context.method, context.population.plan, context.folder, context.memory_budget)
+        place = (context.folder, context.memory_budget, context.device, number)
+        arguments = (theirs, context.method, context.population.plan, *place)
         process = self._starting.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()

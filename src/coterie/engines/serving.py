@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from coterie.devices import find
 from coterie.engines.engine import Job, Outcome, TaskError, brief
 from coterie.engines.frames import HEADER, FrameError, receive, send
 from coterie.engines.worker import Memories, Performer
@@ -34,7 +35,7 @@ TRACE = 20_000
 """Characters of a client's traceback that are kept."""
 
 
-def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: int) -> None:
+def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: int, device: str, number: int) -> None:
     """A worker's life: perform jobs until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _end_with_parent()
@@ -43,7 +44,8 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
     torch.set_num_threads(1)
     with suppress(OSError, EOFError, FrameError):  # the parent is gone, or not itself any more
         try:
-            performer = Performer(method, Population.open(plan, folder / "live" / "arrays"), Memories(folder, budget))
+            population = Population.open(plan, folder / "live" / "arrays", find(device, number))
+            performer = Performer(method, population, Memories(folder, budget))
         except Exception as error:
             send(end, {"unfit": f"{type(error).__name__}: {error}"})
             return

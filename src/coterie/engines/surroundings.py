@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from coterie.devices import CPU, Device
 from coterie.models import Architecture
 from coterie.site import ModelCache
 
@@ -204,8 +205,8 @@ class CleanCache(ModelCache):
     False
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, device: Device = CPU) -> None:
+        super().__init__(device)
         self._anatomies: dict[int, _Anatomy] = {}
         self._used: dict[int, nn.Module] = {}
 

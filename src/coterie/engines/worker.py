@@ -140,7 +140,7 @@ class Performer:
         self._memories = memories
         self._messages = Messages()
         self._stacks = Stacks(self._attempt)
-        self._cache = CleanCache()
+        self._cache = CleanCache(population.device)
         self._process = os.getpid()
         self.spoilt = False
         """Whether a task has left something behind that cannot be put back: no other should be performed here."""

@@ -55,7 +55,7 @@ class Coordinator(Federation):
         self.held: list[int] = population.partition.train.sizes.tolist()
         """Client -> how many samples it registered with."""
         self.traffic = Traffic(self.ledger)
-        self._cache = ModelCache()
+        self._cache = ModelCache(population.device)
         self._sent = 0
         self._stale: list[Path] = []
         self._passing: list[Path] = []

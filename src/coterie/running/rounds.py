@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from coterie import durable
+from coterie.devices import find
 from coterie.engines.engine import Engine, RunContext
 from coterie.errors import Interrupted, RunError, UserError
 from coterie.ledger import LEDGER, Ledger, Listener, events
@@ -162,7 +163,9 @@ def started(folder: Path) -> Experiment:
 
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
     """From the beginning or from a checkpoint to the summary."""
-    context = RunContext(experiment.method, population, folder, experiment.engine.memory_mb * 2**20)
+    settings = experiment.engine
+    population = replace(population, device=find(settings.device))
+    context = RunContext(experiment.method, population, folder, settings.memory_mb * 2**20, settings.device)
     clients = tuple(range(experiment.clients_in_training(population.partition)))
     fed = Coordinator(context, engine, ledger, experiment.admission, clients)
     try:

@@ -124,6 +124,9 @@ class EngineSettings(Section):
     """Client memories that each worker keeps in RAM; the rest lies on disk."""
     durable: bool = True
     """Whether a round waits until its checkpoint is on the disk: a power cut then loses no more than the round in progress."""
+    device: str = "cpu"
+    """Where networks compute: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`. A GPU rounds otherwise than a CPU, as another processor does, and the
+    ledger says which it was. Untested on real GPUs."""
     options: dict[str, Any] = Field(default_factory=dict)
     """What an engine of your own is called with."""
 

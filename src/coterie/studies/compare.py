@@ -156,8 +156,8 @@ class _ArmRunner:
     def __init__(self, watch: Watch, data: Path | None, *, alone: bool) -> None:
         self._watch, self._data, self._alone = watch, data, alone
         self._context = multiprocessing.get_context("forkserver")
-        # What every arm would import for itself: torch's optimisers want _dynamo, data sources want scikit-learn.
-        self._context.set_forkserver_preload(["torch._dynamo", "sklearn.datasets", "coterie.studies.compare"])
+        # What every arm would import for itself.
+        self._context.set_forkserver_preload(["sklearn.datasets", "coterie.studies.compare"])
         self._running: dict[Connection, _Running] = {}
         self._failed: dict[str, str] = {}
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Samples
+from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.training.objectives import Objective, Step
@@ -87,6 +88,7 @@ def fit(
     *,
     seed: int,
     round: int = 1,
+    device: Device = CPU,
     **options: Unpack[Options],
 ) -> Fitted:
     """Train `model` from `start` on `data` for the epochs, or the steps, of `training`.
@@ -99,19 +101,21 @@ def fit(
         training: epochs, batch, optimiser and so on.
         seed: decides the order of samples, dropout and augmentation.
         round: for the learning-rate schedule.
+        device: where `model` is.
         options: see `Options`.
     """
     load(model, start)
     model.train()
-    loop = _Loop(model, start, data, objective, training, seed, round, options)
-    best = _Best(model, options.get("validation"), training.patience)
+    loop = _Loop(model, start, data, objective, training, seed, round, device, options)
+    best = _Best(model, options.get("validation"), training.patience, device)
     losses = list[list[Tensor]]()
     with scoped(seed_of(seed, "dropout")):
+        device.seed(seed_of(seed, "dropout"))
         for epoch, batches in epochs_of(model, len(data), training, seed):
             losses = [loop.step(*batch) for batch in loop.made(batches, epoch)]
             if best.settled(loop.steps):
                 break
-    loss, *parts = _means(losses) or [math.nan]
+    loss, *parts = _means(losses, device) or [math.nan]
     return Fitted(best.params(), loop.optimiser_state(), loss, tuple(parts), loop.steps, loop.samples, loop.lr)
 
 
@@ -127,18 +131,19 @@ class _Loop:
         training: Training,
         seed: int,
         round: int,
+        device: Device,
         options: Options,
     ) -> None:
         self._model, self._data, self._objective, self._training, self._seed = model, data, objective, training, seed
-        self._start = start.tensors
+        self._device, self._start = device, {name: device.put(value) for name, value in start.tensors.items()}
         self._moving = _moving(model, options.get("trainable", lambda name: True))
         self._parameters = tuple(self._moving.values())
         self._kind, self._apart = options.get("step", Step), options.get("clip_apart", ("",))
         self._rate: Callable[[int], float] = options.get("rate", lambda step: 1.0)
-        self._known = _lookup(options.get("frozen", {}), data, training)
+        self._known = _lookup(options.get("frozen", {}), data, training, device)
         self.lr = training.optimiser.lr * training.schedule.factor(round)
         self.steps, self.samples = 0, 0
-        self._mover = training.optimiser.mover(self._moving, self.lr)
+        self._mover = training.optimiser.mover(self._moving, device)
         if training.state == "kept":
             self._mover.restore(options.get("optimiser", EMPTY))
 
@@ -146,12 +151,13 @@ class _Loop:
         """Positions, inputs and labels of each batch; the inputs of many small batches are made in one go."""
         if self._training.augment != "none":
             for chosen in batches:
-                yield chosen, *self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps))
+                x, y = self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps))
+                yield chosen, self._device.put(x), self._device.put(y)
             return
         at, together = 0, 1
         while at < len(batches):
             some = batches[at : at + together]
-            x, y = self._data.batch(torch.cat(some) if len(some) > 1 else some[0])
+            x, y = map(self._device.put, self._data.batch(torch.cat(some) if len(some) > 1 else some[0]))
             sizes = list(map(len, some))
             yield from zip(some, torch.split(x, sizes), torch.split(y, sizes), strict=True)
             at, together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(x.nbytes, 1))
@@ -186,31 +192,31 @@ def _clip(gradients: Mapping[str, Tensor | None], apart: Sequence[str], most: fl
         torch._foreach_mul_(chosen, factor)
 
 
-def _means(rows: Sequence[Sequence[Tensor]]) -> list[float]:
-    """Of each column; numbers leave the device once."""
-    columns = [torch.stack(each).tolist() for each in zip(*rows, strict=True)]
+def _means(rows: Sequence[Sequence[Tensor]], device: Device) -> list[float]:
+    """Of each column; numbers leave the device at the end."""
+    columns = [device.fetch(torch.stack(each)).tolist() for each in zip(*rows, strict=True)]
     return [sum(column) / len(column) for column in columns]
 
 
 class _Best:
     """The network as it is, or, with validation data, as it was when it did best on them."""
 
-    def __init__(self, model: nn.Module, validation: Samples | None, patience: int | None) -> None:
-        self._model, self._patience = model, patience
+    def __init__(self, model: nn.Module, validation: Samples | None, patience: int | None, device: Device) -> None:
+        self._model, self._patience, self._device = model, patience, device
         self._validation = validation if validation is not None and len(validation) else None
-        self._found = None if self._validation is None else (self._accuracy(self._validation), snapshot(model), 0)
+        self._found = None if self._validation is None else (self._accuracy(self._validation), snapshot(model, device), 0)
 
     def settled(self, steps: int) -> bool:
         """Look at the network after an epoch; whether it has not become better for too long."""
         if self._validation is None or self._found is None:
             return False
         if (accuracy := self._accuracy(self._validation)) > self._found[0]:
-            self._found = (accuracy, snapshot(self._model), steps)
+            self._found = (accuracy, snapshot(self._model, self._device), steps)
         return self._patience is not None and steps - self._found[2] >= self._patience
 
     def params(self) -> Record:
         """The state to give back."""
-        return snapshot(self._model) if self._found is None else self._found[1]
+        return snapshot(self._model, self._device) if self._found is None else self._found[1]
 
     def _accuracy(self, validation: Samples) -> float:
         accuracy = score(self._model, snapshot(self._model), validation).metrics()["accuracy"]
@@ -218,9 +224,9 @@ class _Best:
         return accuracy
 
 
-def snapshot(model: nn.Module) -> Record:
+def snapshot(model: nn.Module, device: Device = CPU) -> Record:
     """The network's parameters and buffers as they are now."""
-    return Record({name: value.detach().clone() for name, value in model.state_dict().items()})
+    return Record({name: device.fetch(value.detach().clone()) for name, value in model.state_dict().items()})
 
 
 def epochs_of(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:
@@ -246,13 +252,15 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
     return [batch for batch in torch.split(order, max(size, 1)) if len(batch) > (1 if normed else 0)]
 
 
-def _lookup(frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Training) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def _lookup(
+    frozen: Mapping[str, Frozen | Tensor], data: Samples, training: Training, device: Device
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """For each frozen function, how to get its outputs for a batch: from a table made once, or by running it on the batch."""
 
     def lookup(run: Frozen | Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         if not isinstance(run, Tensor) and training.augment != "none":
             return lambda chosen, x: run(x)
-        table = run if isinstance(run, Tensor) else outputs_of(run, data)
+        table = device.put(run) if isinstance(run, Tensor) else outputs_of(run, data)
         return lambda chosen, x: table[chosen]
 
     return {name: lookup(run) for name, run in frozen.items()}

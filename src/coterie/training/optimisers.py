@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PlainSerializer, PlainValidator
 from torch import Tensor
 
+from coterie.devices import CPU, Device
 from coterie.errors import UserError
-from coterie.record import EMPTY, Record
+from coterie.record import Record
 from coterie.settings import Count, NotNegative, Positive, PositiveShare, Registry, Share, ShareBelowOne, Spec, spec
 
 __all__ = [
@@ -34,18 +35,22 @@ __all__ = [
 
 @spec
 class Optimiser(Spec):
-    """How parameters move; `build` makes the torch optimiser for one `fit`."""
+    """How parameters move: one step of one parameter, in place.
+
+    Ours are written out, bit for bit as in `torch.optim`, whose classes take seconds to import what they need for being compiled. One of
+    your own says `update`.
+    """
 
     lr: Positive = 0.1
     weight_decay: NotNegative = 0.0
 
-    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """A torch optimiser at this learning rate."""
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        """Move a parameter; `state` is what this optimiser keeps about it from step to step, empty before the first."""
         raise NotImplementedError
 
-    def mover(self, named: Mapping[str, Tensor], lr: float) -> Mover:
+    def mover(self, named: Mapping[str, Tensor], device: Device = CPU) -> Mover:
         """What moves these parameters in one `fit`."""
-        return Mover(named, self.build(named.values(), lr))
+        return Mover(self, named, device)
 
 
 @spec
@@ -60,11 +65,20 @@ class Sgd(Optimiser):
     momentum: ShareBelowOne = 0.0
     nesterov: bool = False
 
-    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov)
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise UserError("optimiser.nesterov = true: there is no momentum, expected optimiser.momentum above 0")
 
-    def mover(self, named: Mapping[str, Tensor], lr: float) -> Mover:
-        return super().mover(named, lr) if self.momentum or self.nesterov else PlainSgd(named, self.weight_decay)
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        if self.weight_decay:
+            gradient = gradient.add(parameter, alpha=self.weight_decay)
+        if self.momentum:
+            if "momentum_buffer" in state:
+                state["momentum_buffer"].mul_(self.momentum).add_(gradient)
+            else:
+                state["momentum_buffer"] = gradient.clone()
+            gradient = gradient.add(state["momentum_buffer"], alpha=self.momentum) if self.nesterov else state["momentum_buffer"]
+        parameter.add_(gradient, alpha=-lr)
 
 
 @spec
@@ -75,8 +89,20 @@ class Adam(Optimiser):
     lr: Positive = 1e-3
     betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
 
-    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay)
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        decayed = gradient.add(parameter, alpha=self.weight_decay) if self.weight_decay else gradient
+        self._adapt(parameter, decayed, state, lr)
+
+    def _adapt(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        if not state:
+            state |= {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+        state["step"] += 1
+        (first, second), step = self.betas, state["step"].item()
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        scale = (square.sqrt() / (1 - second**step) ** 0.5).add_(EPSILON)
+        parameter.addcdiv_(mean, scale, value=-(lr / (1 - first**step)))
 
 
 @spec
@@ -86,8 +112,10 @@ class AdamW(Adam):
     name: ClassVar[str] = "adamw"
     weight_decay: NotNegative = 1e-2
 
-    def build(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=lr, betas=self.betas, weight_decay=self.weight_decay)
+    def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        if self.weight_decay:
+            parameter.mul_(1 - lr * self.weight_decay)
+        self._adapt(parameter, gradient, state, lr)
 
 
 OPTIMISERS = Registry("optimiser", Optimiser, [Sgd, Adam, AdamW])
@@ -207,64 +235,40 @@ def at_round(weight: float | Schedule, round: int) -> float:
 
 
 StatePolicy = Literal["fresh", "kept"]
+EPSILON = 1e-8
+"""What keeps Adam from dividing by zero."""
 
 
 class Mover:
-    """Moves parameters against their gradients, by a torch optimiser whose state can be taken out and put back as a Record."""
+    """Moves parameters against their gradients; what the optimiser keeps about them can be taken out and put back as a Record.
 
-    def __init__(self, named: Mapping[str, Tensor], optimiser: torch.optim.Optimizer) -> None:
-        self._named, self._optimiser = named, optimiser
-
-    def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
-        """One step; a parameter without a gradient stays where it is."""
-        for group in self._optimiser.param_groups:
-            group["lr"] = lr
-        for parameter, gradient in zip(self._named.values(), gradients, strict=True):
-            parameter.grad = gradient
-        self._optimiser.step()
-
-    def state(self) -> Record:
-        """The optimiser's state by parameter name: `conv1.weight/momentum_buffer`."""
-        entries = {name: {k: _own(v) for k, v in self._optimiser.state[p].items() if v is not None} for name, p in self._named.items()}
-        return Record({name: each for name, each in entries.items() if each})
-
-    def restore(self, state: Record) -> None:
-        """Put back what `state` took; a parameter without any starts fresh."""
-        for path, value in state.items():
-            name, _, key = path.rpartition("/")
-            if name in self._named:
-                self._optimiser.state[self._named[name]][key] = _own(value)
-
-
-class PlainSgd(Mover):
-    """SGD without momentum: no state, and one addition for each parameter; bit for bit what `torch.optim.SGD` does.
-
-    >>> weight = nn.Parameter(torch.ones(2))
-    >>> PlainSgd({"weight": weight}, weight_decay=0.0).move([torch.ones(2)], lr=0.5)
-    >>> weight.tolist()
-    [0.5, 0.5]
+    >>> weight = torch.ones(2)
+    >>> mover = Sgd(momentum=0.5).mover({"weight": weight})
+    >>> mover.move([torch.ones(2)], lr=0.5)
+    >>> weight.tolist(), mover.state()
+    ([0.5, 0.5], Record(weight/momentum_buffer=float32[2]))
     """
 
-    def __init__(self, named: Mapping[str, Tensor], weight_decay: float) -> None:
-        self._parameters, self._decay = list(named.values()), weight_decay
+    def __init__(self, optimiser: Optimiser, named: Mapping[str, Tensor], device: Device) -> None:
+        self._optimiser, self._named, self._device = optimiser, named, device
+        self._states: dict[str, dict[str, Tensor]] = {name: {} for name in named}
 
     @torch.no_grad()
     def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
-        moving, by = list[Tensor](), list[Tensor]()
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+        """One step; a parameter without a gradient stays where it is."""
+        for (name, parameter), gradient in zip(self._named.items(), gradients, strict=True):
             if gradient is not None:
-                moving.append(parameter)
-                by.append(gradient)
-        if self._decay:
-            by = list(torch._foreach_add(by, moving, alpha=self._decay))
-        torch._foreach_add_(moving, by, alpha=-lr)
+                self._optimiser.update(parameter, gradient, self._states[name], lr)
 
     def state(self) -> Record:
-        return EMPTY
+        """What is kept, by parameter name: `conv1.weight/momentum_buffer`."""
+        taken = {name: {key: self._device.fetch(value.clone()) for key, value in each.items()} for name, each in self._states.items()}
+        return Record({name: each for name, each in taken.items() if each})
 
     def restore(self, state: Record) -> None:
-        """There is nothing to put back."""
-
-
-def _own(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+        """Put back what `state` took; a parameter without any starts fresh."""
+        for path, value in state.tensors.items():
+            name, _, key = path.rpartition("/")
+            if name in self._named:
+                there = self._device.put(value) if value.dim() else value  # a counter stays where it is counted
+                self._states[name][key] = there.clone()

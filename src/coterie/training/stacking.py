@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from coterie.data.examples import Samples
+from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
 from coterie.training.objectives import Objective, Step
@@ -37,10 +38,12 @@ class Request:
     seed: int
     round: int
     options: Options
+    device: Device = CPU
 
     def fit(self) -> Fitted:
         """By itself."""
-        return fit(self.model, self.start, self.data, self.objective, self.training, seed=self.seed, round=self.round, **self.options)
+        how = {"seed": self.seed, "round": self.round, "device": self.device}
+        return fit(self.model, self.start, self.data, self.objective, self.training, **how, **self.options)  # type: ignore[arg-type]
 
     def goes_with(self, other: Request) -> bool:
         """Whether both are the same computation on other numbers."""
@@ -88,11 +91,12 @@ class _Stack:
         self._requests, self._first = requests, requests[0]
         self._model = self._first.model.train()
         starts = [each.start.tensors for each in requests]
-        self._tensors = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
+        self._device = self._first.device
+        self._tensors = {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
         self._moving = {name: self._tensors[name] for name, _ in self._model.named_parameters()}
         training = self._first.training
         self._lr = training.optimiser.lr * training.schedule.factor(self._first.round)
-        self._mover = training.optimiser.mover(self._moving, self._lr)
+        self._mover = training.optimiser.mover(self._moving, self._device)
         self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
 
     def fit(self) -> list[Fitted]:
@@ -103,7 +107,8 @@ class _Stack:
             batches = [batches for _, batches in epoch]
             losses = [self._step(x, y) for x, y in self._made(batches)]
             steps, samples = steps + len(batches[0]), samples + sum(map(len, batches[0]))
-        means = torch.stack(losses).double().mean(0).tolist() if losses else [[math.nan]] * len(self._requests)
+        means = self._device.fetch(torch.stack(losses)).double().mean(0).tolist() if losses else [[math.nan]] * len(self._requests)
+        self._tensors = {name: self._device.fetch(value) for name, value in self._tensors.items()}
         return [self._fitted(at, steps, samples, each) for at, each in enumerate(means)]
 
     def _fitted(self, at: int, steps: int, samples: int, means: Sequence[float]) -> Fitted:
@@ -117,7 +122,7 @@ class _Stack:
         while at < len(batches[0]):
             some = [each[at : at + together] for each in batches]
             made = [request.data.batch(torch.cat(each)) for request, each in zip(self._requests, some, strict=True)]
-            x, y = (torch.stack(each) for each in zip(*made, strict=True))
+            x, y = (self._device.put(torch.stack(each)) for each in zip(*made, strict=True))
             sizes = list(map(len, some[0]))
             yield from zip(torch.split(x, sizes, 1), torch.split(y, sizes, 1), strict=True)
             at, together = at + len(sizes), max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
