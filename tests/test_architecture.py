@@ -15,7 +15,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"durable", "wire", "devices"},
+    {"durable", "wire", "devices", "forking"},
     {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results"},
     {"training"},

@@ -1,40 +1,53 @@
-"""Coterie, by default or with its clients stacked (`python ours.py W2 stacked`)."""
+"""Coterie, as a person runs it: `coterie run`, by default or with its clients stacked (`python ours.py W2 stacked`)."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from work import BATCH, LR, Clock, chosen
 
-from coterie import Experiment, run
-from coterie.ledger import Event
+STACK = 10
+
+
+def settings() -> Iterator[str]:
+    """What tells the work from the experiment `mnist-shards`."""
+    work = chosen()
+    yield from (f"model={work.model}", f"cohort={work.cohort}", f"method={'fml' if sys.argv[1] == 'W3' else 'fedavg'}")
+    yield f'partition={{name="iid", clients={work.clients}}}'
+    yield f'training={{epochs=1, batch={BATCH}, optimiser={{name="sgd", lr={LR}}}{f", stack={STACK}" if "stacked" in sys.argv else ""}}}'
+    yield from (f"rounds={work.rounds + 1}", f'evaluation={{every={work.rounds + 1}, protocols=["global"]}}')
+
+
+def events(ledger: Path, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """What happens, as it is written down."""
+    while not ledger.exists():
+        time.sleep(0.005)
+    with ledger.open() as file:
+        while process.poll() is None:
+            line = file.readline()
+            if line.endswith("\n"):
+                yield json.loads(line)
+            else:
+                file.seek(file.tell() - len(line))
+                time.sleep(0.005)
 
 
 def main() -> None:
-    """Print the seconds of every round: from its first message to its checkpoint's end, but for the evaluation of the last."""
-    work, clock = chosen(), Clock()
-    training = {"epochs": 1, "batch": BATCH, "optimiser": {"name": "sgd", "lr": LR}}
-    if "stacked" in sys.argv:
-        training["stack"] = 10
-    table = {
-        "name": "peers",
-        "data": {"source": "mnist"},
-        "partition": {"name": "iid", "clients": work.clients},
-        "model": work.model,
-        "method": "fml" if sys.argv[1] == "W3" else "fedavg",
-        "rounds": work.rounds + 1,
-        "cohort": work.cohort,
-        "training": training,
-        "evaluation": {"every": work.rounds + 1, "protocols": ["global"]},
-    }
-
-    def hear(event: Event) -> None:
-        if event["event"] == "round" and event["round"] <= work.rounds:
-            clock.tell(event["seconds"])
-
-    run(Experiment.parse(table), Path(tempfile.mkdtemp()) / "run", callbacks=[hear])
+    """Print the seconds of every round but the last, which is evaluated."""
+    work, folder = chosen(), Path(tempfile.mkdtemp()) / "run"
+    options = [part for setting in settings() for part in ("--set", setting)]
+    command = [sys.executable, "-m", "coterie", "run", "mnist-shards", "--out", str(folder), "--quiet", *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        for event in events(folder / "ledger.jsonl", process):
+            if event["event"] == "round" and event["round"] <= work.rounds:
+                Clock.tell(event["seconds"])
 
 
 if __name__ == "__main__":

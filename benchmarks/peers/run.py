@@ -4,9 +4,9 @@
     COTERIE_DATA=... python benchmarks/peers/run.py [--works W1,W2,W3] [--peers bare,coterie,fedjax,...] [--turns 3] [--out FILE]
 
 Everybody takes a turn, then everybody takes the next: what disturbs the machine disturbs all. Of each turn come the median of its rounds
-without the first, the seconds from the command to the end of the first round (W4), and the peak memory of all its processes together
-(W5: the sum of proportional shares, so that what is shared is counted once). Of all turns come medians, and ratios to the bare loop
-divided by the cores. W6 has a command of its own: `comparison.py`.
+without the first, its CPU seconds a round, the seconds from the command to the end of the first round (W4), and the peak memory of all
+its processes together (W5: the sum of proportional shares, so that what is shared is counted once). Of all turns come medians, and ratios
+to the bare loop divided by the cores. W6 has a command of its own: `comparison.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Turn:
     """Seconds from the command to the end of the first round."""
     peak: float = 0.0
     """MB of all processes."""
+    cpu: list[float] = field(default_factory=list)
+    """CPU seconds of all processes so far, at the end of each round: what a busy machine does not change much."""
 
 
 def take_turn(peer: str, work: str, limit: float) -> Turn:
@@ -64,6 +67,7 @@ def take_turn(peer: str, work: str, limit: float) -> Turn:
             if not turn.rounds:
                 turn.first = time.perf_counter() - began
             turn.rounds.append(json.loads(line.removeprefix("ROUND "))["seconds"])
+            turn.cpu.append(sum(map(_cpu, _session(process.pid))))
     process.wait()
     stop.cancel()
     return turn
@@ -71,21 +75,26 @@ def take_turn(peer: str, work: str, limit: float) -> Turn:
 
 def _watch(process: subprocess.Popen[str], turn: Turn) -> None:
     while process.poll() is None:
-        turn.peak = max(turn.peak, sum(map(_megabytes, _tree(process.pid))))
+        turn.peak = max(turn.peak, sum(map(_megabytes, _session(process.pid))))
         time.sleep(0.25)
 
 
-def _tree(root: int) -> list[int]:
-    """A process and all below it, and those that the same session started and that were then left alone."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == root:
-            found.append(int(entry.name))
-    return found
+def _session(leader: int) -> list[int]:
+    """All processes of a session: who forks, and who was then left alone, is still in it."""
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _stat(int(entry.name))[3] == str(leader)]
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, after its name."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["0"] * 50
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds, those of children that have ended included."""
+    return sum(map(int, _stat(pid)[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _megabytes(pid: int) -> float:
@@ -103,19 +112,28 @@ def summed(turns: list[Turn], peer: str) -> dict[str, float]:
     return {
         "round": median(rounds) if rounds else float("nan"),
         "fastest": min(min(turn.rounds[1:]) for turn in turns if len(turn.rounds) > 1) / share if rounds else float("nan"),
+        "cpu": median((turn.cpu[-1] - turn.cpu[0]) / (len(turn.cpu) - 1) for turn in turns if len(turn.cpu) > 1)
+        if rounds
+        else float("nan"),
         "first": median(turn.first for turn in turns),
         "peak_mb": median(turn.peak for turn in turns),
     }
 
 
+def _cpu_a_round(turn: Turn) -> float:
+    return (turn.cpu[-1] - turn.cpu[0]) / (len(turn.cpu) - 1) if len(turn.cpu) > 1 else float("nan")
+
+
 def shown(works: dict[str, dict[str, dict[str, float]]]) -> str:
     """A table in Markdown."""
-    lines = ["| work | who | s a round | of bare / cores | start to end of round 1, s | peak, MB |", "|---|---|---|---|---|---|"]
+    lines = ["| work | who | s a round | of bare / cores | CPU s a round | start to end of round 1, s | peak, MB |"]
+    lines.append("|---|---|---|---|---|---|---|")
     for work, peers in works.items():
         floor = peers["bare"]["round"] if "bare" in peers else float("nan")
         for peer, found in peers.items():
             ratio = found["round"] / floor
-            lines.append(f"| {work} | {peer} | {found['round']:.3f} | {ratio:.2f} | {found['first']:.1f} | {found['peak_mb']:.0f} |")
+            rest = f"{found['cpu']:.3f} | {found['first']:.1f} | {found['peak_mb']:.0f} |"
+            lines.append(f"| {work} | {peer} | {found['round']:.3f} | {ratio:.2f} | {rest}")
     return "\n".join(lines)
 
 
@@ -133,7 +151,9 @@ def main() -> None:
         peers = [peer for peer in options.peers.split(",") if peer in ONLY.get(work, COMMANDS)]
         for _ in range(options.turns):
             for peer in peers:
-                found.setdefault(work, {}).setdefault(peer, []).append(take_turn(peer, work, options.limit))
+                turn = take_turn(peer, work, options.limit)
+                print(work, peer, json.dumps(vars(turn)), file=sys.stderr, flush=True)
+                found.setdefault(work, {}).setdefault(peer, []).append(turn)
     works = {work: {peer: summed(turns, peer) for peer, turns in peers.items()} for work, peers in found.items()}
     print(shown(works))
     if options.out is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
 import torch
 from nets import network
 from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.federated_averaging import FederatedAveraging, NNAlgorithmParams
-from pfl.callback import TrainingProcessCallback
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNTrainHyperParams
@@ -50,8 +52,8 @@ def main() -> None:
     """Print the seconds of every round."""
     work = chosen()
     data = [tuple(map(torch.from_numpy, each)) for each in clients_of(work)]
-    order = (client for cohort in cohorts(work) for client in cohort)
-    drawn = FederatedDataset(lambda client: Dataset(raw_data=shuffled(data[client])), order)
+    order = itertools.cycle([client for cohort in cohorts(work) for client in cohort])
+    drawn = FederatedDataset(lambda client: Dataset(raw_data=shuffled(data[client])), lambda: next(order))
     net = Net(work.model)
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=LR, local_batch_size=BATCH)

@@ -38,7 +38,7 @@ class Work:
 
 WORKS = {
     "W1": Work("cnn", clients=100, cohort=10, rounds=4),
-    "W2": Work("mlp", clients=1000, cohort=100, rounds=10),
+    "W2": Work("mlp", clients=1000, cohort=100, rounds=8),
     "W3": Work("mlp", clients=1000, cohort=100, rounds=10),
 }
 """W3 is W2 with a second network of each client's own, which it keeps and trains beside the shared one (FML)."""

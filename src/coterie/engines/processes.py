@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
+from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
 from coterie.engines.frames import ends, receive, send
 from coterie.engines.serving import fields_of, outcome_of, serve
@@ -100,12 +100,11 @@ class Processes(Engine):
         self._tickets = itertools.count()
         self._stillborn = 0
         self._starting = multiprocessing.get_context("forkserver")
-        self._starting.set_forkserver_preload(["coterie.engines.processes"])  # workers are forked from a server that has imported this
 
     def warm(self) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker, that runs the user's script to know its classes
             os._exit(UNGUARDED)
-        forkserver.ensure_running()
+        forking.begin()
 
     @property
     def pids(self) -> list[int]:

@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from coterie import forking
 from coterie.engines import Inline
 from coterie.engines.engine import cores
 from coterie.errors import CoterieError, Interrupted, RunError, UserError
@@ -156,8 +157,7 @@ class _ArmRunner:
     def __init__(self, watch: Watch, data: Path | None, *, alone: bool) -> None:
         self._watch, self._data, self._alone = watch, data, alone
         self._context = multiprocessing.get_context("forkserver")
-        # What every arm would import for itself.
-        self._context.set_forkserver_preload(["sklearn.datasets", "coterie.studies.compare"])
+        forking.begin(*forking.FOR_ARMS)
         self._running: dict[Connection, _Running] = {}
         self._failed: dict[str, str] = {}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie import durable
+from coterie import durable, forking
 from coterie.cli.options import RUNS, DataFolder, ExperimentFile, Jobs, Json, Out, Quiet, SetAll, Track, seeds_of
 from coterie.cli.sentences import console, note, say
 from coterie.cli.watching import watched
@@ -40,6 +40,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
+    forking.begin(*forking.FOR_ARMS)  # before torch is imported here
     from coterie.results.sheets import formatted
     from coterie.studies import compare as study
 

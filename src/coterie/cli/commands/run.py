@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie import forking
 from coterie.cli.options import DataFolder, Json, Out, Quiet, Set, Track
 from coterie.cli.sentences import console, kept, note, say
 from coterie.errors import UserError
@@ -34,6 +35,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment, or go on with one that was stopped."""
+    if not dry_run:
+        forking.begin()  # before torch is imported here: both take as long, side by side
     from coterie.cli.progress import watching
     from coterie.cli.trackers import tracking
     from coterie.results.sheets import outcome, spent

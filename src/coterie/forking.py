@@ -1,0 +1,22 @@
+"""The server that workers are forked from, begun as early as can be: while it imports torch, so does whoever began it.
+
+Needs nothing but Python's own modules, so that a command can begin it before it imports anything else. Who began it keeps it: it ends with
+that process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import forkserver
+
+__all__ = ["FOR_ARMS", "begin"]
+
+PRELOADED = ["coterie.engines.processes"]
+FOR_ARMS = ("sklearn.datasets", "coterie.studies.compare")
+"""What the processes of a comparison import beside."""
+
+
+def begin(*more: str) -> None:
+    """Have the server import what workers need, and `more`; one that is there already stays as it is."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*more, *PRELOADED])
+    forkserver.ensure_running()
