@@ -13,7 +13,7 @@ from typing import Any
 
 from work import BATCH, LR, Clock, chosen
 
-STACK = 10
+STACK = 25
 
 
 def settings() -> Iterator[str]:

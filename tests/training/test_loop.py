@@ -22,7 +22,7 @@ from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.loop import batches_of, fit, frozen, snapshot
 from coterie.training.objectives import CrossEntropy, Proximal, Step
-from coterie.training.optimisers import Adam, AdamW, Exponential, Optimiser, Sgd, Steps
+from coterie.training.optimisers import OPTIMISERS, Adam, AdamW, Exponential, Optimiser, Sgd, Steps
 from coterie.training.score import score
 from coterie.training.settings import Training
 
@@ -258,4 +258,4 @@ def test_training_does_not_import_what_compiles_networks() -> None:
 
 def test_nesterov_without_momentum_is_a_sentence() -> None:
     with pytest.raises(UserError, match="there is no momentum, expected"):
-        Sgd(nesterov=True)
+        OPTIMISERS.resolve({"name": "sgd", "nesterov": True})

@@ -90,6 +90,7 @@ class _Stack:
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests, self._first = requests, requests[0]
         self._model = self._first.model.train()
+        self._judged = _Judged(self._model, self._first.objective)
         starts = [each.start.tensors for each in requests]
         self._device = self._first.device
         self._tensors = {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
@@ -135,8 +136,7 @@ class _Stack:
 
     def _loss(self, moving: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Of one client and batch."""
-        seen = functional_call(_Judged(self._model, self._first.objective), {f"net.{name}": each for name, each in moving.items()}, (x, y))
-        loss, *parts = seen
+        loss, *parts = functional_call(self._judged, {f"net.{name}": each for name, each in moving.items()}, (x, y))
         return loss, tuple(parts)
 
 
