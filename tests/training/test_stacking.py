@@ -8,6 +8,7 @@ import torch
 from coterie.data.partitions import PARTITIONS
 from coterie.engines import Inline, stacks
 from coterie.engines.processes import Processes
+from coterie.errors import UserError
 from coterie.methods import FML, FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.models import MLP
@@ -61,6 +62,15 @@ def test_an_engine_that_takes_jobs_apart_gets_the_same_bits(tmp_path) -> None:
 
     _, together = stacked(FedAvg())
     assert state(together, tmp_path / "a", Apart()) == state(together, tmp_path / "b")
+
+
+def test_where_clients_are_apart_a_stack_is_refused(tmp_path) -> None:
+    class Deployed(Inline):
+        stacks = False
+
+    _, together = stacked(FedAvg())
+    with pytest.raises(UserError, match=r"training\.stack = 3: clients are apart on this engine"):
+        run(together, tmp_path / "run", engine=Deployed())
 
 
 def test_what_cannot_be_stacked_has_the_bits_it_has_by_itself(tmp_path) -> None:

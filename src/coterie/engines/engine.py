@@ -174,6 +174,8 @@ class Engine(ABC):
 
     isolated: ClassVar[bool] = False
     """Whether clients run in processes of their own, so that one that hangs, exits or crashes harms only itself."""
+    stacks: ClassVar[bool] = True
+    """Whether who performs a client's job could perform any other's, as `training.stack` needs; False where clients are real."""
 
     def warm(self) -> None:  # noqa: B027 (most engines have nothing to begin)
         """Begin what takes long and needs no stage, while the caller loads data."""

@@ -164,6 +164,8 @@ def started(folder: Path) -> Experiment:
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
     """From the beginning or from a checkpoint to the summary."""
     settings = experiment.engine
+    if experiment.training.stack is not None and not engine.stacks:
+        raise UserError(f"training.stack = {experiment.training.stack}: clients are apart on this engine, expected no such key")
     population = replace(population, device=find(settings.device))
     context = RunContext(experiment.method, population, folder, settings.memory_mb * 2**20, settings.device)
     clients = tuple(range(experiment.clients_in_training(population.partition)))
