@@ -6,10 +6,12 @@ times over, and writes the table of `docs/reliability.md`.
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
 
+from coterie import forking
 from coterie.engines import Inline, Processes
 from coterie.engines.engine import Engine
 from coterie.hostile import BEHAVIOURS
@@ -31,6 +33,8 @@ ENGINES = {"inline": Inline, "processes": lambda: Processes(2)}
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Trial]:
+    importlib.import_module("torch._dynamo")  # deterministic algorithms do, for longer than the deadline where the machine is busy
+    forking.begin("torch._dynamo")
     return {name: try_engine(build, SHORT, deadline=8.0) for name, build in ENGINES.items()}
 
 
