@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.aggregation import AGGREGATIONS, Krum, Mean, Median, Private, Sent, TrimmedMean
+from coterie.aggregation import AGGREGATIONS, Krum, Median, Private, Sent, TrimmedMean, WeightedMean
 from coterie.engines import Inline
 from coterie.errors import RunError, UserError
 from coterie.methods import METHODS
@@ -57,7 +57,7 @@ def test_the_clipped_mean_is_weighted_and_no_update_is_longer_than_said(values) 
     norms = np.sqrt(sum(((values[name] - around[name]) ** 2).reshape(7, -1).sum(1) for name in SHAPES))
     factors = np.minimum(1, 2.0 / norms)
     assert (factors < 1).any()
-    for name, found in merged(Mean(clip=2.0), values, weights, sent).items():
+    for name, found in merged(WeightedMean(clip=2.0), values, weights, sent).items():
         near = np.stack([around[name] + f * (v - around[name]) for f, v in zip(factors, values[name], strict=True)])
         np.testing.assert_allclose(found, np.average(near, axis=0, weights=weights), rtol=1e-12)
 
@@ -92,7 +92,7 @@ def test_two_liars_of_seven_cannot_move_what_is_robust(rule, values) -> None:
 def test_whole_numbers_stay_and_no_liar_chooses_them() -> None:
     counted = [Record(n=torch.tensor(value)) for value in (3, 4, 10**12)]
     assert Median().merged(counted, [1] * 3, Sent())["n"].item() == 4
-    assert Mean(clip=1.0).merged(counted, [1] * 3, Sent())["n"].item() == 10**12
+    assert WeightedMean(clip=1.0).merged(counted, [1] * 3, Sent())["n"].item() == 10**12
 
 
 def test_private_noise_has_the_promised_size() -> None:

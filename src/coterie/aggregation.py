@@ -20,7 +20,19 @@ from coterie.errors import RunError, UserError
 from coterie.record import Record
 from coterie.settings import Count, Positive, Registry, Spec, field_of, spec
 
-__all__ = ["AGGREGATIONS", "MEAN", "Aggregation", "Aggregator", "ByCoordinate", "Krum", "Mean", "Median", "Private", "Sent", "TrimmedMean"]
+__all__ = [
+    "AGGREGATIONS",
+    "MEAN",
+    "Aggregation",
+    "Aggregator",
+    "ByCoordinate",
+    "Krum",
+    "Median",
+    "Private",
+    "Sent",
+    "TrimmedMean",
+    "WeightedMean",
+]
 
 
 @dataclass(frozen=True)
@@ -105,10 +117,10 @@ class ByCoordinate(Aggregation):
 
 
 @spec
-class Mean(ByCoordinate):
+class WeightedMean(ByCoordinate):
     """The mean, weighted as the method says. One client can move it anywhere, within what admission lets in and `clip` leaves.
 
-    >>> Mean().streams, Mean(clip=1.0).streams
+    >>> WeightedMean().streams, WeightedMean(clip=1.0).streams
     (True, False)
     """
 
@@ -259,7 +271,7 @@ class Private(Aggregation):
         return float(RdpAccountant().compose(event).get_epsilon(self.delta))
 
 
-AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation, [Mean, Median, TrimmedMean, Krum, Private])
+AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation, [WeightedMean, Median, TrimmedMean, Krum, Private])
 Aggregator = Annotated[Aggregation, field_of(AGGREGATIONS, "method.aggregation")]
 """A setting of a method that averages."""
-MEAN = Mean()
+MEAN = WeightedMean()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.deployment.flower import Flower, free_port, start_server, started, submit
+from coterie.deployment.flower import FlowerHome, free_port, start_server, started, submit
 from coterie.deployment.keys import Keys
 from coterie.deployment.server_app import LOG, PID, STATUS, Deployment
 from coterie.errors import RunError
@@ -26,7 +26,7 @@ BEGIN = 120.0
 def serve(deployment: Deployment, host: str, port: int, keys: Path | None, say: Callable[[str], None]) -> str:
     """Run a deployment to its end; where its results are."""
     folder = deployment.folder
-    flower = Flower(folder / "flower")
+    flower = FlowerHome(folder / "flower")
     (folder / STATUS).unlink(missing_ok=True)
     port = port or free_port(host)
     found = None if keys is None else Keys(keys.absolute())

@@ -16,7 +16,7 @@ from pathlib import Path
 from coterie.deployment.keys import Keys
 from coterie.errors import RunError, UserError
 
-__all__ = ["Flower", "free_port", "start_server", "start_supernode", "started", "submit"]
+__all__ = ["FlowerHome", "free_port", "start_server", "start_supernode", "started", "submit"]
 
 CONNECTION = "coterie"
 GRACE = 10.0
@@ -45,10 +45,10 @@ app = {side}_app()
 """
 
 
-class Flower:
+class FlowerHome:
     """Where Flower's programs are, and what they are told by the environment.
 
-    >>> Flower(Path("home")).environment["FLWR_HOME"].endswith("home")
+    >>> FlowerHome(Path("home")).environment["FLWR_HOME"].endswith("home")
     True
     """
 
@@ -134,7 +134,7 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(end.getsockname()[1])
 
 
-def start_server(flower: Flower, host: str, port: int, keys: Keys | None, names: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def start_server(flower: FlowerHome, host: str, port: int, keys: Keys | None, names: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """A SuperLink that lets in whom it has the keys of; without keys, anybody."""
     where = ["--host", host, "--port", str(port), "--disable-runtime-dependency-installation"]
     if keys is None:
@@ -155,7 +155,7 @@ def start_server(flower: Flower, host: str, port: int, keys: Keys | None, names:
     return process
 
 
-def _describe(flower: Flower, port: int, keys: Keys | None) -> None:
+def _describe(flower: FlowerHome, port: int, keys: Keys | None) -> None:
     """Tell `flwr` where the SuperLink is."""
     secure = "insecure = true" if keys is None else f'root-certificates = "{keys.ca.absolute()}"'
     flower.home.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace").strip()[-800:]
 
 
-def submit(flower: Flower, folder: Path) -> None:
+def submit(flower: FlowerHome, folder: Path) -> None:
     """Have the SuperLink run the deployment in a folder."""
     app = flower.home / "app"
     app.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def submit(flower: Flower, folder: Path) -> None:
     flower.call("run", str(app), CONNECTION)
 
 
-def start_supernode(flower: Flower, server: str, keys: tuple[Path, Path] | None, config: str, log: Path) -> subprocess.Popen[bytes]:
+def start_supernode(flower: FlowerHome, server: str, keys: tuple[Path, Path] | None, config: str, log: Path) -> subprocess.Popen[bytes]:
     """A SuperNode that connects to a server: with the authority that vouches for it and a private key, or insecurely."""
     where = ["--superlink", server, "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
     secure = ["--insecure"] if keys is None else ["--root-certificates", str(keys[0]), "--auth-supernode-private-key", str(keys[1])]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coterie.deployment.flower import Flower, start_supernode, stop
+from coterie.deployment.flower import FlowerHome, start_supernode, stop
 from coterie.deployment.participant import Participant
 from coterie.frames import FrameError, Letter, receive, send
 
@@ -57,7 +57,7 @@ def serve_participant(
     participant: Participant, server: str, keys: tuple[Path, Path] | None, over: Callable[[], bool] = lambda: False
 ) -> None:
     """Take part until told otherwise; a SuperNode that ends is started again."""
-    flower, log = Flower(participant.home / "flower"), participant.home / "supernode.log"
+    flower, log = FlowerHome(participant.home / "flower"), participant.home / "supernode.log"
     participant.home.mkdir(parents=True, exist_ok=True)
     with listening(participant) as where:
         node = start_supernode(flower, server, keys, f'socket="{where}"', log)

@@ -31,7 +31,7 @@ class FedAvg(Method):
     """Federated averaging.
 
     >>> FedAvg(weighting="uniform")
-    FedAvg(weighting='uniform', aggregation=Mean(clip=None), regularisers=())
+    FedAvg(weighting='uniform', aggregation=WeightedMean(clip=None), regularisers=())
     """
 
     name: ClassVar[str] = "fedavg"
