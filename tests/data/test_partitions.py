@@ -72,7 +72,8 @@ def lists(rows: Ragged) -> list[list[int]]:
 
 def same(a: Partition, b: Partition) -> bool:
     pairs = ((a.train, b.train), (a.tests, b.tests), (a.validation, b.validation))
-    return np.array_equal(a.test_of, b.test_of) and all(lists(x) == lists(y) for x, y in pairs)
+    orders = a.permutation is b.permutation is None or np.array_equal(a.permutation, b.permutation)  # type: ignore[arg-type]
+    return orders and np.array_equal(a.test_of, b.test_of) and all(lists(x) == lists(y) for x, y in pairs)
 
 
 @given(cases(), seeds)
@@ -113,6 +114,7 @@ def test_the_seed_and_nothing_else_decides(case: tuple[Pool, Partitioner], seed:
         Dirichlet(clients=5),
         Quantity(clients=5),
         Permuted(clients=5),
+        Permuted(clients=5, rows="all"),
         Domains(clients=5),
         Natural(),
     ],
@@ -279,6 +281,18 @@ def test_fedfusion_permutes_the_pixels_of_each_client(mnist: Pool) -> None:
     assert (np.sort(partition.permutation, axis=1) == np.arange(784)).all()
     assert len(np.unique(partition.permutation, axis=0)) == 3
     assert lists(partition.tests) == [list(range(60000, 70000))]
+    assert sorted(partition.train.flat) == list(range(60000))
+
+
+def test_permuted_clients_may_all_hold_all_images(mnist: Pool) -> None:
+    """As in the authors' code: nothing is divided, and only the order of pixels tells clients apart, as of divided rows."""
+    partition, divided = (Permuted(clients=3, rows=rows).partition(mnist, 0) for rows in ("all", "divided"))
+    assert all((rows == np.arange(60000)).all() for rows in partition.train)
+    assert np.array_equal(partition.permutation, divided.permutation)
+    assert lists(partition.tests) == lists(divided.tests)
+    held = Permuted(clients=3, rows="all", validation=0.1).partition(mnist, 0)
+    assert held.validation.sizes.tolist() == [6000] * 3
+    assert not set(held.train[1]) & set(held.validation[1])
 
 
 def test_fccl_has_four_domains_of_different_sizes() -> None:

@@ -108,20 +108,58 @@ def by_content(features: np.ndarray) -> np.ndarray:
     return np.array(sorted(range(len(features)), key=lambda row: features[row].tobytes()))
 
 
-def test_kmeans_takes_the_nearest_to_each_centre_in_the_space_of_the_components() -> None:
-    """PCA by numpy's SVD, distances by hand; only the centres are scikit-learn's."""
-    features, labels = clusters(), np.zeros(60, np.int64)
-    selection = KMeansSelection(components=5, solver="exact")
-    order = by_content(features)
-    centred = features[order].astype(np.float64) - features.mean(0, dtype=np.float64)
+def components(features: np.ndarray, count: int) -> np.ndarray:
+    """PCA by numpy's SVD."""
+    centred = features.astype(np.float64) - features.mean(0, dtype=np.float64)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    points = left[:, :5] * values[:5]
-    with threadpool_limits(1):
-        means = KMeans(4, n_init=10, random_state=seed_of(9, 0) % 2**32).fit(points)
-    distances = ((means.cluster_centers_[:, None] - points[None]) ** 2).sum(2)
-    expected = np.sort(order[distances.argmin(1)])
-    assert len(set(expected.tolist())) == 4
-    assert np.array_equal(selection.select(features, labels, 4, seed=9), expected)
+    return left[:, :count] * values[:count]
+
+
+def squared(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return ((centres[:, None] - points[None]) ** 2).sum(2)
+
+
+def nearest_within(centres: np.ndarray, points: np.ndarray) -> list[int]:
+    """Shi & Radu, section 3.1, by hand: a cluster is what is nearer to its centre than to any other, and its nearest member is chosen."""
+    distances = squared(centres, points)
+    cluster = distances.argmin(0)
+    return [min(np.flatnonzero(cluster == k).tolist(), key=lambda row: distances[k, row]) for k in range(len(centres))]
+
+
+def ring() -> np.ndarray:
+    """Samples around an empty middle, and thirty together that are nearer to it than any of those; twelve dimensions of thirteen matter."""
+    axes = np.eye(12, 13)
+    around = np.concatenate([axes[1:], -axes[1:]]) * np.linspace(3, 3.5, 22)[:, None]
+    together = 2.5 * axes[:1] + 0.05 * np.random.default_rng(0).normal(size=(30, 13))
+    return np.concatenate([around, together]).astype(np.float32)
+
+
+@pytest.mark.parametrize(("features", "dimensions", "count"), [(clusters(), 5, 4), (ring(), 12, 2)])
+def test_kmeans_takes_the_nearest_to_each_centre_within_its_cluster(features, dimensions, count) -> None:
+    """Only the centres are scikit-learn's. Around an empty middle, the nearest of all samples is not a member."""
+    order = by_content(features)
+    points = components(features[order], dimensions)
+    selection, elsewhere = KMeansSelection(components=dimensions, solver="exact"), 0
+    for seed in range(6):
+        with threadpool_limits(1):
+            centres = KMeans(count, n_init=10, random_state=seed_of(seed, 0) % 2**32).fit(points).cluster_centers_
+        expected = nearest_within(centres, points)
+        elsewhere += squared(centres, points).argmin(1).tolist() != expected
+        chosen = selection.select(features, np.zeros(len(features), np.int64), count, seed=seed)
+        assert np.array_equal(chosen, np.sort(order[expected]))
+    assert (elsewhere > 0) == (count == 2), "the ring tells the two readings apart"
+
+
+@settings(max_examples=25, deadline=None)
+@given(samples(), st.integers(1, 8), st.integers(0, 2**20))
+def test_every_cluster_that_has_a_member_is_stood_for_by_one(data, budget, seed) -> None:
+    points, _ = data
+    if len(points) > budget:
+        selection = KMeansSelection(restarts=1)
+        _, cluster = selection.clusters(points, budget, seed)
+        chosen = selection.near(points, budget, seed)
+        assert len(set(chosen.tolist())) == budget
+        assert set(cluster[chosen].tolist()) == set(cluster.tolist())
 
 
 def test_kmeans_finds_the_clouds() -> None:

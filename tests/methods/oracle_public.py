@@ -372,13 +372,17 @@ def pseudo_labels(own: np.ndarray, helpers: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def unlabelled(z: np.ndarray, helpers: Sequence[np.ndarray], weights: Weights, own: np.ndarray | None = None) -> Graded:
-    """lambda_i mean_h KL(helper || own) + lambda_a CE(pseudo label), over the batch with unsure samples counting 0.
+    """lambda_i mean_h KL(helper || own) + lambda_a CE(pseudo label): means over the samples of which the network is sure at this step,
+    as in the authors' `loss_fn_u`, which gathers the confident ones before anything else.
 
-    Mask, votes and helpers are constants of the step. `own` are the logits that decide mask and own vote, where these are not z:
-    the specification does not say whether they are of the present step or of the beginning of the round."""
+    Mask, votes and helpers are constants of the step. `own` are the logits that decide mask and own vote, where these are not z
+    (which then are those of augmented images)."""
     p, own = softmax(z), z if own is None else own
     sure = (softmax(own).max(axis=1) >= weights.confidence).astype(float)[:, None]
     loss, slope = 0.0, np.zeros_like(z)
+    if not sure.any():
+        return loss, slope
+    sure = sure * len(z) / sure.sum()
     for each in helpers:
         teacher = softmax(each)
         loss += weights.i / len(helpers) * float((sure * teacher * (log_softmax(each) - log_softmax(z))).sum()) / len(z)
@@ -424,9 +428,8 @@ def match_psi(
     weights: Weights,
     optimiser: Optimiser,
     epochs: int,
-    own: np.ndarray | None = None,
 ) -> Params:
-    """Full-batch steps of psi alone; the helpers' answers stay, and so do mask and own vote where `own` is given."""
+    """Full-batch steps of psi alone; the helpers' answers stay, mask and own vote follow the network."""
     for _ in range(epochs):
-        psi = optimiser.step(psi, psi_loss(sigma, psi, x, helpers, weights, own)[1])
+        psi = optimiser.step(psi, psi_loss(sigma, psi, x, helpers, weights)[1])
     return psi

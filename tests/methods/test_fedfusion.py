@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -170,6 +171,8 @@ def test_starts_of_the_convolution() -> None:
         ours = ConvFusion(5, True, "torch").mix
     assert torch.equal(ours.weight, theirs.weight)
     assert torch.equal(ours.bias, theirs.bias)
+    for each in (ours.weight, ours.bias):  # the authors': uniform within 1 / sqrt(2C), the bias too, so that no map is passed on as it is
+        assert 0.5 * 10**-0.5 < each.abs().max() <= 10**-0.5
     assert ConvFusion(5, False, "identity").mix.bias is None
     assert not Blend(5).lam.any()
 
@@ -212,6 +215,8 @@ def test_networks_that_cannot_be_fused(changes, complaint, tmp_path) -> None:
 class Obedient(Federation):
     """Two clients who answer what they were sent, with lambda as told."""
 
+    server = SimpleNamespace(log=lambda name, values: None)
+
     def __init__(self, *lam: float) -> None:
         self.lam = lam
 
@@ -253,6 +258,28 @@ def test_a_convolution_is_averaged_plainly() -> None:
     first = Record({"fusion.mix.weight": torch.zeros(2, 4, 1, 1)})
     state = FedFusion(operator="conv").round(Record(model=first, before=first), Obedient(2.0, 4.0))
     assert (state.group("model").tensors["fusion.mix.weight"] == 3.5).all()
+
+
+@pytest.mark.parametrize(("operator", "entries"), [("multi", 5), ("single", 1), ("conv", 5)])
+@pytest.mark.parametrize("ema", [0.9, 0.0])
+def test_the_servers_fusion_is_logged_round_by_round(operator, entries, ema, tmp_path) -> None:
+    """What clients receive: after the smoothing, which keeps lambda ten times as near to 0 as the clients' own in the first round."""
+    method = FedFusion(operator=operator, ema=ema)
+    result, ledger = run_inline(maps_experiment(method, rounds=3), tmp_path / "run")
+    found = {e["round"]: np.array(e["values"]) for e in ledger if e["event"] == "log" and e["name"] == "global fusion"}
+    assert list(found) == [1, 2, 3]
+    assert all(values.shape == (entries,) and values.any() for values in found.values())
+    if operator != "conv":
+        np.testing.assert_allclose(found[3], result.state.group("model").tensors["fusion.lam"], rtol=1e-6)
+
+
+def test_without_the_exponential_average_lambda_is_ten_times_as_far_after_a_round(tmp_path) -> None:
+    far, near = (
+        run_inline(maps_experiment(FedFusion(operator="multi", ema=ema), rounds=1), tmp_path / str(ema))[0].state.group("model")
+        for ema in (0.0, 0.9)
+    )
+    assert torch.allclose(far.tensors["fusion.lam"], 10 * near.tensors["fusion.lam"], rtol=1e-4)
+    assert far.tensors["fusion.lam"].any()
 
 
 # --- whole runs against the oracle ---

@@ -192,12 +192,13 @@ def linear_experiment(float64: bool, method: FML) -> Experiment:
     return Experiment.parse(table).replace(model=Flat(), method=method)
 
 
+@pytest.mark.parametrize("founder", ["own", "server"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_whole_rounds_are_the_oracles(tmp_path, dtype) -> None:
-    """Four rounds of three uneven clients of five, two epochs, momentum, decay, weights that change: server, private models and momenta."""
-    plan = linear_experiment(
-        dtype == torch.float64, FML(alpha=Piecewise(values=((1, 0.9), (2, 0.4))), beta=Piecewise(values=((1, 0.2), (3, 0.7))))
-    )
+def test_whole_rounds_are_the_oracles(tmp_path, dtype, founder) -> None:
+    """Four rounds of three uneven clients of five, two epochs, momentum, decay, weights that change: server, private models and momenta.
+    A founder that is given the server's model gets that of the round in which it first takes part."""
+    alpha, beta = Piecewise(values=((1, 0.9), (2, 0.4))), Piecewise(values=((1, 0.2), (3, 0.7)))
+    plan = linear_experiment(dtype == torch.float64, FML(alpha=alpha, beta=beta, founder=founder))
     population = plan.population()
     assert len(set(population.partition.train.sizes.tolist())) > 2, "clients must be uneven"
     settings = {"lr": 0.05, "momentum": 0.9, "decay": 5e-4}
@@ -218,6 +219,8 @@ def test_whole_rounds_are_the_oracles(tmp_path, dtype) -> None:
     for round, (alpha, beta) in enumerate(zip(alphas, betas, strict=True), 1):
         memes = []
         for k in draw_cohort(plan.seed, round, 5, 3):
+            if founder == "server" and not visits[k]:
+                privates[k] = server
             privates[k], meme, _ = oracle.local_round(privates[k], server, batches(k, round), alpha=alpha, beta=beta, **settings)
             memes.append(meme)
             visits[k] += 1
@@ -704,6 +707,32 @@ def test_a_new_client_with_the_servers_model_starts_where_fedavg_would_put_it(tm
             assert accuracy == site.score(params).metrics()["accuracy"]
     taught = curves(inline(one.replace(method=FML(alpha=0.2, beta=0.9, new_client="server")), tmp_path / "taught"))
     assert all(len(set(curve)) > 1 for curve in taught.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, r"^method\.founder = 'server': founder 0 has another model than the meme, expected the same, or 'own'$"),
+        ({"model": MLP(hidden=(8,)), "pretraining": 3}, r"^method\.founder = 'server': expected pretraining = 0"),
+    ],
+    ids=["another architecture", "pretraining"],
+)
+def test_founders_that_cannot_have_the_servers_model(changes, sentence, tmp_path) -> None:
+    meme = None if "model" in changes else {"name": "mlp", "hidden": [12]}
+    plan = joining_experiment({"name": "fml", "founder": "server", **({"meme": meme} if meme else {})})
+    with pytest.raises(UserError, match=sentence):
+        inline(plan.replace(**changes), tmp_path / "run")
+
+
+def test_a_founder_with_the_servers_model_is_its_meme_for_a_round(tmp_path) -> None:
+    """alpha = beta: the two start as one and stay one until the memes are merged, so that only the second round tells them apart."""
+    plan = linear_experiment(True, FML(founder="server")).replace(rounds=1)
+    spy = Spy()
+    inline(plan, tmp_path / "run", engine=spy)
+    kept = memories(tmp_path / "run")
+    assert kept
+    for reply in spy.replies:
+        assert kept[reply.client].group("model") == reply.record.group("model")
 
 
 def test_the_servers_model_is_for_new_clients_of_its_architecture(tmp_path) -> None:

@@ -342,9 +342,7 @@ def follow_fccl(world: World) -> World:
             world.once(round, cohort, oracle.mean_of, correlating(method))
         elif method.correlation > 0:
             in_lockstep(world, round, cohort)
-        if method.average != "none":
-            sizes = [float(len(world.clients[k].x)) for k in cohort]
-            oracle.share_parameters(world.clients, cohort, sizes if method.average == "samples" else None)
+        averaged(world, cohort)
         world.revisit(cohort, (method.previous, method.pretrained))
     return world
 
@@ -422,9 +420,17 @@ DIGESTS: dict[str, oracle.Digest] = {"l1": oracle.l1, "mse": oracle.mse}
 PUBLICS = {"sgd": public(), "two epochs": public(epochs=2), "adam": public(epochs=3, optimiser=ADAM), "batches": public(epochs=2, batch=7)}
 
 
+def averaged(world: World, cohort: Sequence[int]) -> None:
+    """Parameters, between the phases, where the method says so."""
+    if world.plan.method.average != "none":
+        sizes = [float(len(world.clients[k].x)) for k in cohort]
+        oracle.share_parameters(world.clients, cohort, sizes if world.plan.method.average == "samples" else None)
+
+
 def follow_mean(world: World, digest: oracle.Digest) -> World:
     for round, cohort in enumerate(world.cohorts, 1):
         world.once(round, cohort, oracle.mean_of, digest)
+        averaged(world, cohort)
         world.revisit(cohort)
     return world
 
@@ -453,17 +459,34 @@ def test_feddf_on_clients(tmp_path, settings) -> None:
     compare(plan, tmp_path / "run", follow_mean(World(plan), lambda z, goal: oracle.kl(goal, z)))
 
 
-@pytest.mark.parametrize("settings", PUBLICS)
-@pytest.mark.parametrize("validation", [0.0, 0.4])
-def test_rcfl(tmp_path, validation, settings) -> None:
-    plan = plan_of(RCFLPublic(public=PUBLICS[settings]), validation=validation)
-    world = World(plan)
+def follow_trust(world: World) -> World:
     for round, cohort in enumerate(world.cohorts, 1):
         trust = {k: world.clients[k].accuracy() for k in cohort}
         assert len(set(trust.values())) > 1, "else it would be the plain mean"
         world.once(round, cohort, lambda answers, trust=trust: oracle.trusted(answers, trust), lambda z, goal: oracle.kl_from(goal, z))
+        averaged(world, cohort)
         world.revisit(cohort)
-    compare(plan, tmp_path / "run", world)
+    return world
+
+
+@pytest.mark.parametrize("settings", PUBLICS)
+@pytest.mark.parametrize("validation", [0.0, 0.4])
+def test_rcfl(tmp_path, validation, settings) -> None:
+    plan = plan_of(RCFLPublic(public=PUBLICS[settings]), validation=validation)
+    compare(plan, tmp_path / "run", follow_trust(World(plan)))
+
+
+@pytest.mark.parametrize("average", ["uniform", "samples"])
+@pytest.mark.parametrize("method", [FedMD, FedDFClient, RCFLPublic])
+def test_methods_of_equal_networks_average_between_the_phases(tmp_path, method, average) -> None:
+    """FCCL, Table 3: "every method" is averaged; FCCL and FedMatch have tests of their own."""
+    plan = plan_of(method(average=average, public=public(batch=9)), SAME, validation=0.4)
+    follow = {
+        FedMD: lambda world: follow_mean(world, oracle.l1),
+        FedDFClient: lambda world: follow_mean(world, lambda z, goal: oracle.kl(goal, z)),
+        RCFLPublic: follow_trust,
+    }[method]
+    compare(plan, tmp_path / "run", follow(World(plan)))
 
 
 class Deaf(Inline):
@@ -600,7 +623,7 @@ def test_feddf_with_batches_of_everything_sees_every_image_in_every_step(tmp_pat
 
 
 def follow_match(world: World) -> dict[int, tuple[oracle.Params, oracle.Params]]:
-    """psi from public, then sigma from private data; mask and own vote are those of the beginning of the round."""
+    """psi from public, then sigma from private data; where parameters are averaged, sigma and psi each between the two."""
     plan, method = world.plan, world.plan.method
     weights = oracle.Weights(method.supervised, method.inter, method.agreement, method.l1, method.l2, method.threshold)
     parts = {
@@ -611,12 +634,17 @@ def follow_match(world: World) -> dict[int, tuple[oracle.Params, oracle.Params]]
     for cohort in world.cohorts:
         said = {k: oracle.logits(oracle.total(*parts[k]), world.public) for k in cohort}
         for k in cohort:
-            (sigma, psi), client = parts[k], world.clients[k]
+            sigma, psi = parts[k]
             helpers = [said[peer] for peer in oracle.helpers_of(said, k, method.helpers)]
             counted += [oracle.softmax(said[k]).max(axis=1) >= method.threshold]
-            psi = oracle.match_psi(sigma, psi, world.public, helpers, weights, world.digester(), method.public.epochs, said[k])
-            sigma = oracle.match_sigma(sigma, psi, client.x, client.y, weights, world.private(), plan.training.epochs)
-            parts[k] = sigma, psi
+            parts[k] = sigma, oracle.match_psi(sigma, psi, world.public, helpers, weights, world.digester(), method.public.epochs)
+        if method.average != "none":
+            shares = [float(len(world.clients[k].x)) for k in cohort] if method.average == "samples" else None
+            mean = tuple(oracle.average([parts[k][which] for k in cohort], shares) for which in (0, 1))
+            parts |= dict.fromkeys(cohort, mean)
+        for k in cohort:
+            (sigma, psi), client = parts[k], world.clients[k]
+            parts[k] = oracle.match_sigma(sigma, psi, client.x, client.y, weights, world.private(), plan.training.epochs), psi
     share = np.concatenate(counted).mean()
     assert method.threshold in (0.0, 1.0) or 0.02 < share < 0.98, f"some images count, some do not: {share}"
     return parts
@@ -637,21 +665,32 @@ MATCHES = {
 }
 
 
-@pytest.mark.parametrize("case", MATCHES)
-def test_fedmatch(tmp_path, case) -> None:
-    settings = {"threshold": 0.75, "public": public(epochs=2, optimiser=Sgd(lr=0.01, momentum=0.5)), **MATCHES[case]}
-    plan = plan_of(
-        FedMatchPublic(**settings), training=Training(epochs=2, batch="all", optimiser=Sgd(lr=0.03, momentum=0.5)), pretraining=60
-    )
+def compare_parts(plan: Experiment, folder: Path) -> None:
     world = World(plan)
     want = follow_match(world)
-    kept = memories(run(plan, tmp_path / "run", engine=Inline()).folder)
+    kept = memories(run(plan, folder, engine=Inline()).folder)
     for k, (sigma, psi) in want.items():
-        found = kept[k].group("parts")
+        found = kept[k].group("model")
         for a, b in zip(arrays(world.sites[k], found, "sigma."), sigma, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9, err_msg=f"sigma of client {k}")
         for index, b in enumerate(psi):
             np.testing.assert_allclose(found.tensors[f"psi.{index}"].numpy(), b, rtol=1e-9, atol=1e-9, err_msg=f"psi of client {k}")
+
+
+def match_plan(models: Any = None, **settings: Any) -> Experiment:
+    usual = {"threshold": 0.75, "public": public(epochs=2, optimiser=Sgd(lr=0.01, momentum=0.5)), **settings}
+    training = Training(epochs=2, batch="all", optimiser=Sgd(lr=0.03, momentum=0.5))
+    return plan_of(FedMatchPublic(**usual), *([models] if models else []), training=training, pretraining=60)
+
+
+@pytest.mark.parametrize("case", MATCHES)
+def test_fedmatch(tmp_path, case) -> None:
+    compare_parts(match_plan(**MATCHES[case]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("average", ["uniform", "samples"])
+def test_fedmatch_of_equal_networks_averages_sigma_and_psi(tmp_path, average) -> None:
+    compare_parts(match_plan(SAME, average=average, inter=0.6, agreement=0.8, l2=0.3), tmp_path / "run")
 
 
 def test_of_peers_as_near_the_lower_number_helps() -> None:
@@ -686,7 +725,7 @@ def test_fedmatch_sees_shaken_images_in_its_agreement_only(tmp_path) -> None:
         strong = oracle.psi_loss(sigma, psi, shaken, [z[rows] for z in helpers], replace(none, a=method.agreement), said[k][rows])[1]
         want = world.digester().step(psi, [a + b for a, b in zip(plain, strong, strict=True)])
         for index, each in enumerate(want):
-            np.testing.assert_allclose(kept[k].group("parts").tensors[f"psi.{index}"].numpy(), each, atol=1e-9, err_msg=f"client {k}")
+            np.testing.assert_allclose(kept[k].group("model").tensors[f"psi.{index}"].numpy(), each, atol=1e-9, err_msg=f"client {k}")
 
 
 # --- the correlation loss alone ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.methods import oracle_personal as oracle
 from tests.methods.personal import ALIASES, assert_same, federation_of, memories_of, start_of, uneven
 
@@ -50,6 +51,23 @@ def test_buffers_have_no_variate(tmp_path) -> None:
     state = run(plan, tmp_path / "run", engine=Inline()).state
     assert any(name.endswith("running_mean") for name in state.group("model"))
     assert not any("running" in name or "num_batches" in name for name in state.group("variate"))
+
+
+@pytest.mark.parametrize("server_lr", [0.5, 2.0])
+def test_the_servers_rate_moves_parameters_and_not_running_statistics(tmp_path, server_lr) -> None:
+    """From one start clients answer the same in the first round; an extrapolated variance would be no variance."""
+    plan = small_experiment(Scaffold(), rounds=1).overridden({"model": {"name": "resnet10-slim", "width": 0.25, "depth": 0.5}})
+    start = Scaffold().start(_Server(plan)).group("model").tensors
+    mean, moved = (
+        run(plan.replace(method=Scaffold(server_lr=rate)), tmp_path / str(rate), engine=Inline()).state.group("model").tensors
+        for rate in (1.0, server_lr)
+    )
+    buffers = [name for name in mean if "running" in name or "num_batches" in name]
+    assert buffers
+    assert all(torch.equal(moved[name], mean[name]) for name in buffers)
+    assert all((moved[name] >= 0).all() for name in buffers if name.endswith("running_var"))
+    for name in set(mean) - set(buffers):
+        assert torch.allclose(moved[name], start[name] + server_lr * (mean[name] - start[name]), atol=1e-6), name
 
 
 def test_new_clients_get_the_model_and_no_variate() -> None:

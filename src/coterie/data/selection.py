@@ -155,32 +155,34 @@ class Geometric(Selection):
 
 @spec
 class KMeansSelection(Geometric):
-    """The paper's: k-means with as many clusters as the budget, and the real sample nearest to each centre."""
+    """Shi & Radu's: k-means with as many clusters as the budget, and within each cluster the real sample nearest to its centre."""
 
     name: ClassVar[str] = "kmeans"
     restarts: Count = 10
     batch: Count | None = None
     """Samples in a mini-batch; None for Lloyd's algorithm on all, which is as fast up to a few thousand samples."""
 
-    def centres(self, points: Floats, clusters: int, seed: int) -> Floats:
-        """Where k-means ends."""
+    def clusters(self, points: Floats, count: int, seed: int) -> tuple[Floats, Indices]:
+        """Where k-means ends: the centres, and the cluster of each point."""
         from sklearn.cluster import KMeans, MiniBatchKMeans
         from sklearn.exceptions import ConvergenceWarning
 
-        how = {"n_clusters": clusters, "n_init": self.restarts, "random_state": seed % 2**32}
+        how = {"n_clusters": count, "n_init": self.restarts, "random_state": seed % 2**32}
         means = KMeans(**how) if self.batch is None else MiniBatchKMeans(batch_size=self.batch, **how)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # where samples repeat, so may centres
-            found: Floats = means.fit(points).cluster_centers_
-        return found
+            means.fit(points)
+        return means.cluster_centers_, means.labels_
 
     def near(self, points: Floats, budget: int, seed: int) -> Indices:
         from sklearn.metrics import pairwise_distances
 
-        distance = pairwise_distances(self.centres(points, budget, seed), points)
-        chosen = list[int]()
-        for row in distance:
-            row[chosen] = np.inf  # a sample stands for one centre only
+        centres, cluster = self.clusters(points, budget, seed)
+        distance = pairwise_distances(centres, points)
+        members = cluster == np.arange(budget)[:, None]
+        chosen = [int(np.where(own, row, np.inf).argmin()) for row, own in zip(distance, members, strict=True) if own.any()]
+        for row in distance[~members.any(1)]:  # a cluster that nobody is in, as where samples repeat, takes what is nearest and left
+            row[chosen] = np.inf
             chosen.append(int(row.argmin()))
         return np.array(chosen)
 

@@ -62,10 +62,11 @@ class FedFusion(FedAvg):
     level: str | None = None
     """After which stage of the network; None for the last one that gives maps."""
     start_as: Start = "identity"
-    """How the convolution starts: passing the local maps on, or as the authors' code does (`xavier`), or as torch does."""
+    """How the convolution starts: passing the local maps on, as Glorot & Bengio say, or as torch does. The authors' code has torch's
+    start with a bias (`start_as = "torch", bias = true`): its Xavier start is given to extractor and classifier only."""
     bias: bool = False
     ema: ShareBelowOne = 0.9
-    """How much of the last lambda the server keeps (multi and single)."""
+    """How much of the last lambda the server keeps (multi and single); at 0 lambda is averaged plainly, as a convolution is."""
     personal: bool = False
     """Whether the fusion stays with the client, who then never uploads it."""
     fixed: bool = False
@@ -82,7 +83,10 @@ class FedFusion(FedAvg):
     def round(self, state: Record, fed: Federation) -> Record:
         sent = Record(model=state.group("model"))
         merged = means(fed.ask("train", sent, like=sent), "model", weighting=self.weighting).group("model")
-        return self._state(self._smoothed(merged, sent.group("model")), sent.group("model"), state.group("fusion"))
+        model = self._smoothed(merged, sent.group("model"))
+        if not self.personal:
+            fed.server.log("global fusion", self._let_in(model))
+        return self._state(model, sent.group("model"), state.group("fusion"))
 
     def _state(self, model: Record, before: Record, fusion: Record) -> Record:
         """The merged model, the model whose extractor it is tested with, and, where clients keep their own, a fusion for testing."""

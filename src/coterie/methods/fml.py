@@ -82,6 +82,9 @@ class FML(Method):
     """Weight of the labels in the meme's loss."""
     meme: Annotated[Architecture, field_of(MODELS, "method.meme")] | None = None
     """The shared network; None where all clients have the same one, which it then is."""
+    founder: Literal["own", "server"] = "own"
+    """What the private model of a client in training starts as, when it first takes part: its own (pretrained as the experiment says),
+    or "the model provided by central server" (section 3.3), of the round it joins in."""
     new_client: Literal["own", "server"] = "own"
     """A new client's private model: fresh, or a copy of the server's. A copy and the meme start as one: where alpha = beta (and
     without dropout) they stay one, so that mutual learning is then fine-tuning with alpha times the gradient."""
@@ -90,11 +93,20 @@ class FML(Method):
         models = population.plan.architectures
         if self.meme is None and len(set(models)) > 1:
             raise UserError("method.meme is missing: clients have different models, so the shared one must be named")
-        for client in population.new_clients if self.new_client == "server" else ():
+        if self.founder == "server":
+            if population.plan.pretraining:
+                raise UserError("method.founder = 'server': expected pretraining = 0, because clients then begin with the server's model")
+            self._same(population, "founder", range(population.clients - len(population.new_clients)))
+        if self.new_client == "server":
+            self._same(population, "new_client", population.new_clients)
+
+    def _same(self, population: Population, key: str, clients: range) -> None:
+        """Who is given a copy of the server's model must have its architecture."""
+        models = population.plan.architectures
+        for client in clients:
             if models[population.architecture_of(client)] != (self.meme or models[0]):
-                raise UserError(
-                    f"method.new_client = 'server': new client {client} has another model than the meme, expected the same, or 'own'"
-                )
+                who = f"{key.replace('_', ' ')} {client}"
+                raise UserError(f"method.{key} = 'server': {who} has another model than the meme, expected the same, or 'own'")
 
     def network(self, base: Architecture, client: int) -> Architecture:
         return (self.meme or base) if client == SERVER else base
@@ -109,7 +121,7 @@ class FML(Method):
     @task
     def train(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Fork the meme, learn from each other, send the meme back and keep the private model and its optimiser's state."""
-        private = memory.group("model") or site.initial()
+        private = memory.group("model") or (message.group("model") if self.founder == "server" else site.initial())
         site.evaluate("start", private)
         fitted = self._mutual(site, _pair(private, message), memory.group("optimiser"), site.training, "train")
         private = fitted.params.under("private")

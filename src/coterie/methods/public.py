@@ -54,7 +54,7 @@ class PublicMethod(Method):
     alignment: Count | None = None
     """How many public images a round is about, drawn anew each time; None for all of them."""
     average: Literal["none"] | Weighting = "none"
-    """For equal architectures: parameters averaged between the public and the private phase, and how weighted."""
+    """For equal architectures, as in FCCL's Table 3: parameters averaged between the public and the private phase, and how weighted."""
 
     def check(self, population: Population) -> None:
         held = 0 if population.public is None else len(population.public)
@@ -73,9 +73,13 @@ class PublicMethod(Method):
         if self.average == "none":
             fed.ask("learn", message)
         else:
-            model = Record(model=fed.server.fresh())
+            model = Record(model=self.handed(fed.server))
             fed.ask("recall", means(fed.ask("hand_in", message, like=model), "model", weighting=self.average))
         return state
+
+    def handed(self, server: Site) -> Record:
+        """The names and shapes of what a client hands in to be averaged."""
+        return server.fresh()
 
     def exchange(self, fed: Federation) -> Record | Mapping[int, Record]:
         """What clients learn from: what the public images are, and what the federation thinks of them."""

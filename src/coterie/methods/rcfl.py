@@ -3,7 +3,8 @@ Models", 2020 (arXiv 2011.03206).
 
 We have its abstract, not its algorithm, so no fidelity is claimed, and the name says `public`. Where all clients share all labels,
 as in FCCL's comparison, it becomes this: probabilities on public data, averaged with weights in proportion to each client's own
-validation accuracy (its training accuracy where it has no validation split), distilled by KL, then private training.
+validation accuracy, distilled by KL, then private training. Without a validation split it takes the training accuracy, which is near
+1 for everybody after pretraining, so that all weigh alike: the weights are logged as `trust`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coterie.settings import spec
 from coterie.site import Site
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["RCFLPublic", "TowardsProbabilities", "believed"]
+__all__ = ["RCFLPublic", "TowardsProbabilities", "believed", "trust"]
 
 
 @spec
@@ -39,10 +40,20 @@ class TowardsProbabilities(Objective):
         return F.kl_div(step.logits.log_softmax(1), step.frozen["consensus"], reduction="batchmean")
 
 
+def trust(votes: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """How much each speaker weighs: in proportion to its accuracy; all alike where nobody has any.
+
+    >>> trust([{"accuracy": torch.tensor([0.75])}, {"accuracy": torch.tensor([0.25])}])
+    [0.75, 0.25]
+    """
+    accuracies = [float(vote["accuracy"]) for vote in votes]
+    total = sum(accuracies)
+    return [accuracy / total if total > 0 else 1 / len(votes) for accuracy in accuracies]
+
+
 def believed(votes: Sequence[Mapping[str, Tensor]]) -> Tensor:
-    """The mean of what was said, weighted by the speakers' accuracies; uniform where nobody has any."""
-    total = sum(float(vote["accuracy"]) for vote in votes)
-    weights = [float(vote["accuracy"]) / total if total > 0 else 1 / len(votes) for vote in votes]
+    """The mean of what was said, weighted by how much each speaker is trusted."""
+    weights = trust(votes)
     mixed = torch.stack([weight * vote["logits"].double() for weight, vote in zip(weights, votes, strict=True)]).sum(0)
     return mixed.to(votes[0]["logits"].dtype)
 
@@ -63,8 +74,9 @@ class RCFLPublic(PublicMethod):
         about, server = subject(fed), fed.server
         shape = torch.zeros(self.alignment or len(server.public), server.train.classes, dtype=server.dtype)
         like = Record(logits=shape, accuracy=torch.zeros(1, dtype=shape.dtype))
-        replies = fed.ask("predict", about, like=like, check=_no_share)
-        return about | Record(logits=believed([reply.record.tensors for reply in replies]))
+        votes = [reply.record.tensors for reply in fed.ask("predict", about, like=like, check=_no_share)]
+        server.log("trust", torch.tensor(trust(votes), dtype=torch.float64))
+        return about | Record(logits=believed(votes))
 
     @task
     def predict(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:

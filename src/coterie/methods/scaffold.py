@@ -59,8 +59,15 @@ class Scaffold(FedAvg):
         replies = fed.ask("train", state, like=state)
         mean = means(replies, "model", "variate", weighting=self.weighting)
         share = replies.count / len(fed.clients)
-        model = mean.group("model").combine(state.group("model"), lambda y, x: y if self.server_lr == 1 else x + self.server_lr * (y - x))
-        return Record(model=model, variate=state.group("variate").combine(mean.group("variate"), lambda c, change: c + share * change))
+        variate = state.group("variate").combine(mean.group("variate"), lambda c, change: c + share * change)
+        return Record(model=self._moved(state, mean.group("model")), variate=variate)
+
+    def _moved(self, state: Record, mean: Record) -> Record:
+        """The server's step, of parameters only: BatchNorm's statistics are the clients' mean, because a variance is not extrapolated."""
+        if self.server_lr == 1:
+            return mean
+        before = state.group("variate").combine(state.group("model"), lambda _, x: x)
+        return mean | before.combine(mean, lambda x, y: x + self.server_lr * (y - x))
 
     def trained(self, site: Site, memory: Record, message: Record, start: Record) -> Fitted:
         c = message.group("variate")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import Field
 from coterie.data.partitions.base import Partitioner
 from coterie.data.partitions.rows import apportion, even, held, level
 from coterie.data.partitions.slices import apart, everything
-from coterie.data.pool import Partition, Pool, Rows
+from coterie.data.pool import Partition, Pool, Ragged, Rows
 from coterie.settings import Count, spec
 
 __all__ = ["IID", "Permuted", "Quantity"]
@@ -71,25 +70,34 @@ class Quantity(Partitioner):
 
 @spec(kw_only=True)
 class Permuted(Partitioner):
-    """Even random parts, and each client sees all its images, of training and test, in its own order of pixels.
+    """Every client sees its images, of training and test, in its own order of pixels: even random parts of them, or all.
 
-    FedFusion's user-specific partition (Yao et al., ICIP 2019, section 4.3). Whether clients share images is not stated; here they
-    divide them. Every client is tested on the whole test set, which its own order makes a test set of its own.
+    FedFusion's user-specific partition (Yao et al., ICIP 2019, section 4.3: "different permutations to MNIST on each client"). Whether
+    clients share images is not stated; in the authors' code nothing is divided (`rows = "all"`). Every client is tested on the whole
+    test set, which its own order makes a test set of its own.
 
     >>> pool = Pool(np.zeros((6, 1, 2, 2), np.uint8), np.zeros(6, np.int64), train=4, classes=1)
     >>> partition = Permuted(clients=2).partition(pool, seed=0)
     >>> partition.permutation.shape, partition.tests.sizes.tolist(), partition.test_of.tolist()
     ((2, 4), [2], [0, 0])
+    >>> partition.train.sizes.tolist(), Permuted(clients=2, rows="all").partition(pool, seed=0).train.sizes.tolist()
+    ([2, 2], [4, 4])
     """
 
     name: ClassVar[str] = "permuted"
     clients: Count
+    rows: Literal["divided", "all"] = "divided"
+    """Whether clients divide the training images, or each holds all of them."""
 
     def assign(self, pool: Pool, seed: int) -> Partition:
-        """Even parts, the whole test set and the orders of pixels."""
+        """Who holds which rows, the whole test set and the orders of pixels."""
         _, height, width = pool.shape
-        partition = _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients))
         tests, test_of = everything(pool, self.clients)
         orders = np.tile(np.arange(height * width), (self.clients, 1))
         self.stream(seed, "pixels").permuted(orders, axis=1, out=orders)
-        return replace(partition, tests=tests, test_of=test_of, permutation=orders)
+        return Partition(self._train(pool, seed), tests, test_of, permutation=orders)
+
+    def _train(self, pool: Pool, seed: int) -> Ragged:
+        if self.rows == "all":
+            return Ragged.of([np.arange(pool.train)] * self.clients)
+        return _at_random(self, pool, seed, even(len(self.labels(pool)), self.clients)).train

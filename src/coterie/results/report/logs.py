@@ -60,6 +60,8 @@ class Look:
 LOOKS = {
     "losses": Look("Terms of the training loss", y="loss", entries=("cross-entropy", "added term")),
     "fusion": Look("Weight of the global extractor in the fusion, by channel", x="round", y="channel", entries=("channel 0", "channel")),
+    "global fusion": Look("Weight of the global extractor, at the server", x="round", y="channel", entries=("channel 0", "channel")),
+    "trust": Look("Weight of each client's predictions, in the cohort's order", y="weight", entries=("first client", "client")),
     "alpha and beta": Look("Weights of the labels: alpha (local model) and beta (meme model)", y="weight", entries=("alpha", "beta")),
     "public correlation": Look("Correlation with the federation on public data", x="class (mean logit)", y="class (own logit)"),
     "private correlation": Look("Correlation among own logits on private test data", x="class", y="class"),
