@@ -102,8 +102,9 @@ def main() -> None:
         if wrong:
             failures.append(f"try {number}, {case}, {engine}: {wrong}")
             sys.stderr.write(failures[-1] + "\n")
-    found = {"tries": options.tries, "strikes": sum(strikes.values()), "of": dict(strikes), "failures": len(failures)}
-    print(json.dumps({**found, "seconds": round(time.monotonic() - began)}))
+        if (number + 1) % 10 == 0 or number + 1 == options.tries:  # a soak is long, and may be stopped
+            found = {"tries": number + 1, "strikes": sum(strikes.values()), "of": dict(strikes), "failures": len(failures)}
+            print(json.dumps({**found, "seconds": round(time.monotonic() - began)}), flush=True)
     sys.exit(bool(failures))
 
 

@@ -578,6 +578,24 @@ def test_schedules_by_configuration(tmp_path) -> None:
     assert shown == [[0.9, 0.2], [0.9, 0.4], [0.5, 0.4]]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beta": 0.9},
+        {"alpha": {"name": "piecewise", "values": [[1, 0.9], [5, 0.5]]}, "beta": {"name": "piecewise", "values": [[1, 0.5], [5, 0.9]]}},
+        {"founder": "server"},
+        {"new_client": "server"},
+        {"meme": {"name": "mlp", "hidden": [64]}},
+    ],
+    ids=["labels weigh more", "dynamic", "founders", "new clients", "a strong meme"],
+)
+def test_what_the_paper_claims_beside_its_tables_can_be_said_in_an_experiment(settings) -> None:
+    """The arms that `docs/methods.md` names for section 6; the table is what `coterie run` reads and writes."""
+    parsed = Experiment.parse(table(**settings))
+    assert Experiment.parse(parsed.resolved()) == parsed
+    assert parsed.method == Experiment.parse(table(**settings)).method != FML()
+
+
 def test_a_schedule_that_has_not_changed_yet_is_a_number(tmp_path) -> None:
     def state(rounds: int, **method: Any) -> str:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

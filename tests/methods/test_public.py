@@ -417,6 +417,17 @@ def test_rcfl_believes_the_accurate() -> None:
     assert believed([vote | {"accuracy": torch.zeros(1)} for vote in votes]).tolist() == [[0.5, 0.5]]
 
 
+@pytest.mark.parametrize("validation", [0.0, 0.4])
+def test_rcfl_weighs_clients_only_where_they_have_a_validation_split(tmp_path, validation) -> None:
+    """After pretraining everybody is right about its own training data, so that without a split all weigh alike; the log shows it."""
+    table = {"partition": {"name": "iid", "clients": 4, "validation": validation}, "pretraining": 60, "rounds": 1, "cohort": 4}
+    run(experiment(RCFLPublic(public=PUBLIC), **table), tmp_path / "run", engine=Inline())
+    [weights] = [e["values"] for e in events(tmp_path / "run" / "ledger.jsonl") if e["event"] == "log" and e["name"] == "trust"]
+    assert len(weights) == 4
+    assert sum(weights) == pytest.approx(1)
+    assert (max(weights) - min(weights) > 0.005) == (validation > 0), weights
+
+
 def test_fedmatch_asks_those_who_predict_alike() -> None:
     said = {client: torch.tensor([[value, 0.0]]) for client, value in {0: 0.0, 1: 10.0, 2: 1.0, 3: -1.0}.items()}
     beliefs = {client: logits.softmax(1) for client, logits in said.items()}

@@ -237,6 +237,14 @@ def test_norms(name: str) -> None:
     assert none.eval()(noise((3, 32, 32), 1)).isfinite().all()
 
 
+@pytest.mark.parametrize(("name", "dense"), [("cnn", 1), ("cifar-cnn", 2), ("lenet5", 2), ("mlp", 2)])
+def test_plain_networks_drop_after_their_dense_layers_and_nowhere_else(name: str, dense: int) -> None:
+    """Yao et al., section 4.1.1: the dense layers have ReLU and dropout, and no convolution has."""
+    net = build({"name": name, "dropout": 0.5})
+    found = [stage for stage, module in net.named_modules() if isinstance(module, nn.Dropout)]
+    assert found == [f"dense{i}.2" for i in range(1, dense + 1)]
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_dropout_is_off_by_default_and_changes_no_names(name: str) -> None:
     net, dropped = build(name), build({"name": name, "dropout": 0.5})

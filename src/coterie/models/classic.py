@@ -11,7 +11,7 @@
   not pad, pool 2x2 after every convolution, and have the dense layers 120-84 (`cnn1`, so that it is LeNet5 with smaller
   kernels) and 256 (`cnn2`).
 
-Dropout stands before every dense layer that reads learned features, the head included.
+Dropout stands after every hidden dense layer and nowhere else, as Yao et al. write of theirs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ConvNet(StagedArchitecture):
         steps = enumerate(pairwise((depth, *self.channels)), 1)
         convs: dict[str, nn.Module] = {f"conv{i}": self.conv(a, b) for i, (a, b) in steps}
         flat = self.channels[-1] * self.left(height) * self.left(width)
-        convs["flat"] = nn.Sequential(nn.Flatten(), nn.Dropout(self.dropout))
+        convs["flat"] = nn.Flatten()
         return convs | dense((flat, *self.hidden), classes, self.dropout)
 
     def conv(self, inputs: int, outputs: int) -> nn.Sequential:
