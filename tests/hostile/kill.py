@@ -28,8 +28,8 @@ from tests.hostile.victims import differences, go_on, plan, undisturbed, victim
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["sklearn.datasets", "coterie.engines.processes", "tests.hostile.victims"])
-LONGEST = 900.0
-"""Seconds that a run may take before it counts as hung: long, since the machine may be busy, or stopped for a measurement."""
+LONGEST = 120.0
+"""Seconds for which nobody of a run may be working before it counts as hung, and seconds of the processor that it may take."""
 
 
 def workers(folder: Path, run: int) -> list[int]:
@@ -62,6 +62,36 @@ def moment(folder: Path, process: BaseProcess, rng: random.Random, seconds: floa
             return
 
 
+def family(pid: int) -> list[tuple[str, float]]:
+    """Of a process and all that descend from it: the state, and the seconds of the processor."""
+    found: dict[int, list[str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    members, size = {pid} & set(found), -1
+    while len(members) > size:
+        size, members = len(members), members | {each for each, fields in found.items() if int(fields[1]) in members}
+    ticks = os.sysconf("SC_CLK_TCK")
+    return [(found[each][0], (int(found[each][11]) + int(found[each][12])) / ticks) for each in members]
+
+
+def hung(process: BaseProcess) -> bool:
+    """Wait for a run. It hangs where nobody of it works for `LONGEST` seconds, or does and takes longer of the processor: that it is
+    given little of it, on a machine that is busy or stopped for a measurement, does not count."""
+    used, since = -1.0, time.monotonic()
+    while process.is_alive():
+        process.join(1.0)
+        states = family(process.pid or 0)
+        now = sum(seconds for _, seconds in states)
+        if now > LONGEST:
+            return True
+        if now != used or any(state in "RDT" for state, _ in states):
+            used, since = now, time.monotonic()
+        if time.monotonic() - since > LONGEST:
+            return process.is_alive()
+    return False
+
+
 def attempt(case: str, engine: str, rng: random.Random, seconds: float) -> tuple[list[str], Counter[str]]:
     """One run, struck up to three times and then resumed to its end; what is wrong with it, and what it went through."""
     strikes: Counter[str] = Counter()
@@ -75,8 +105,7 @@ def attempt(case: str, engine: str, rng: random.Random, seconds: float) -> tuple
             if process.is_alive():
                 strikes[how] += 1
                 strike(process, folder, how)
-            process.join(LONGEST)
-            if process.is_alive():
+            if hung(process):
                 strike(process, folder, "everybody")
                 return ["it hung"], strikes
             if (folder / "summary.json").exists():
