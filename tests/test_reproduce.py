@@ -189,6 +189,14 @@ def test_what_is_not_shown_says_what_could_have_been_seen() -> None:
     assert judged.detail == "none shown; could have seen 2.5 points"
 
 
+def test_what_could_have_been_seen_is_told_apart_for_rounds_and_accuracies() -> None:
+    cells = {"a": accuracies(*[0.9, 0.89, 0.91] * 3), "b": accuracies(*[0.89, 0.9, 0.91] * 3)}
+    cells |= {"fast": rounds(*[40.0, 60.0, 50.0] * 3), "slow": rounds(*[50.0] * 9)}
+    both = claim(compared("a", ">", "b"), compared("fast", "<", "slow"))
+    [judged] = judge([both], {Key("t", row, "c"): found for row, found in cells.items()})
+    assert judged.detail == "none shown; could have seen x0.82 and 0.8 points"
+
+
 def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
     Path("mine.toml").write_text(RECIPE)
     code, _, err = call("mine.toml", "--scale", "smoke", "--out", "results")

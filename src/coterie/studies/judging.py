@@ -57,6 +57,8 @@ class Judged:
     claim: Claim
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
+    shares: bool = True
+    """Whether differences are of accuracies, told in points."""
 
     @property
     def detail(self) -> str:
@@ -65,8 +67,15 @@ class Judged:
             return self.claim.untestable or "smoke scale only shows that the recipe runs"
         counts = [(sum(each.outcome == outcome for each in self.findings), outcome) for outcome in ("shown", "shown contrary", "not run")]
         words = [f"{count} of {len(self.findings)} {outcome}" for count, outcome in counts if count]
-        seen = [each.could_have_seen for each in self.findings if each.outcome == "not shown" and each.could_have_seen is not None]
-        return "; ".join([*(words or ["none shown"]), *([f"could have seen {_least(self.findings, seen)}"] if seen else [])])
+        return "; ".join([*(words or ["none shown"]), *([f"could have seen {' and '.join(self._least())}"] if self._least() else [])])
+
+    def _least(self) -> list[str]:
+        """The coarsest of what could have been seen where nothing was shown: of ratios the farthest from 1, of differences the largest."""
+        seen = [(each.ratio, each.could_have_seen) for each in self.findings if each.outcome == "not shown"]
+        ratios, differences = ([size for kind, size in seen if kind is ratio and size is not None] for ratio in (True, False))
+        largest = max(differences, default=0.0)
+        told = f"{100 * largest:.1f} points" if self.shares else f"{largest:.2g}"
+        return [*([f"x{min(ratios):.2g}"] if ratios else []), *([told] if differences else [])]
 
 
 def judge(claims: Sequence[Claim], cells: Mapping[Key, Measured]) -> list[Judged]:
@@ -86,8 +95,13 @@ def judge(claims: Sequence[Claim], cells: Mapping[Key, Measured]) -> list[Judged
         findings = iter(decide(tests))
         for at in mine:
             own = tuple(next(findings) for _ in claims[at].comparisons)
-            found[at] = Judged(claims[at], _verdict([each.outcome for each in own]), own)
+            shares = all(cells[key].measure in (*ACCURACIES, *COUNTS) for key in map(key_of, _cells(claims[at])) if key in cells)
+            found[at] = Judged(claims[at], _verdict([each.outcome for each in own]), own, shares)
     return [found[at] for at in range(len(claims))]
+
+
+def _cells(claim: Claim) -> list[str]:
+    return [name for each in claim.comparisons for name in each.cells]
 
 
 def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
@@ -150,10 +164,3 @@ def worded(finding: Finding, measure: Measure) -> str:
     scale, unit = (100, " points") if measure in ACCURACIES else (1, "")
     ends = ["-" if end is None else f"{scale * end:+.1f}" if unit else f"{end:+.3g}" for end in (finding.middle, finding.low, finding.high)]
     return f"{ends[0]} [{ends[1]}, {ends[2]}]{unit}"
-
-
-def _least(findings: Sequence[Finding], seen: Sequence[float]) -> str:
-    """The coarsest of what could have been seen: of ratios the farthest from 1."""
-    if any(each.ratio for each in findings):
-        return f"x{min(seen):.2g}"
-    return f"{100 * max(seen):.1f} points"
