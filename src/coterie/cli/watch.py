@@ -122,7 +122,7 @@ class View:
     def _hint(self, silent: float) -> str:
         """Words for a run that was stopped, or has been quiet for much longer than its rounds take."""
         if self.state == "stopped":
-            return f"; go on with: coterie run --resume {self.folder}"
+            return f"; go on with: coterie run --resume {plain(self.folder)}"
         usual = max(10.0, 5 * max(list(self.tally.seconds.values())[-5:], default=10.0))
         return f", but nothing was heard for {silent:.0f} s" if self.state != "finished" and silent > usual else ""
 
