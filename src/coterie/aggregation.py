@@ -230,6 +230,7 @@ class Private(Aggregation):
     noise: Positive = 1.0
     """The standard deviation of the noise in the sum, as a multiple of `clip`."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta at which epsilon is told."""
     seeded: bool = True
     """Whether noise comes from the experiment's seed, to be repeated, or from the machine's own randomness, to be private."""
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADER", "FrameError", "Letter", "ends", "receive", "send"]
+__all__ = ["HEADER", "FrameError", "Letter", "ends", "letter", "receive", "send"]
 
 LENGTHS = struct.Struct("<QQ")
 HEADER = 64 * 2**20
@@ -44,7 +44,7 @@ class Letter:
     """
 
     fields: Mapping[str, Any]
-    body: bytes | bytearray = b""
+    body: bytes = b""
 
 
 class FrameError(ValueError):
@@ -100,3 +100,9 @@ def _exactly(end: socket.socket, length: int, until: float) -> bytearray:
 
 def _closed() -> Any:
     raise EOFError("the other end has closed")
+
+
+def letter(end: socket.socket, limit: int) -> Letter:
+    """Wait for a frame, as a letter."""
+    fields, body = receive(end, limit)
+    return Letter(fields, bytes(body))

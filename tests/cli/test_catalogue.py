@@ -45,7 +45,12 @@ def test_a_users_own_class_is_looked_up_too(tmp_path, monkeypatch) -> None:
     (tmp_path / "mine_to_list.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     found = entry(Kind.methods, "mine_to_list:Mine")
-    assert [(each.name, each.default) for each in found.settings] == [("weighting", '"samples"'), ("regularisers", "[]"), ("lam", "0.5")]
+    assert {each.name: each.default for each in found.settings} == {
+        "weighting": '"samples"',
+        "aggregation": '"mean"',
+        "regularisers": "[]",
+        "lam": "0.5",
+    }
     with pytest.raises(UserError, match="there is no class Yours"):
         entry(Kind.methods, "mine_to_list:Yours")
 

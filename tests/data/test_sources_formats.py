@@ -132,7 +132,7 @@ def test_missing(tmp_path: Path) -> None:
         TinyMnist().load(tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"digits", "digit-styles", "folder", "npz", "csv", "huggingface"}))
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"digits", "digit-styles", "folder", "npz", "csv", "huggingface", "participants"}))
 def test_everything_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FashionMnist, "system", tmp_path / "none")
     with pytest.raises(UserError, match=r"is missing: .* was looked for in .*; (run `coterie data fetch|get)"):

@@ -202,6 +202,8 @@ def _default(module: str, node: ast.expr | None) -> str:
     """A default as an experiment file has it."""
     if node is None:
         return REQUIRED
+    if isinstance(node, ast.Name):
+        return _constant(_imported(module).get(node.id, module), node.id)
     if isinstance(node, ast.Call):
         factory = next((each.value for each in node.keywords if each.arg == "default_factory"), None)
         if factory is None or ast.unparse(factory) in ("dict", "list", "tuple"):
@@ -212,6 +214,14 @@ def _default(module: str, node: ast.expr | None) -> str:
     except ValueError:
         return ast.unparse(node)
     return "not set" if value is None else json.dumps(value)
+
+
+def _constant(module: str, name: str) -> str:
+    """A constant of a module: the name of the spec that it is made of, else what it is called."""
+    value = next((value for target, value in _assigned(module) if target == name), None)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return json.dumps(_own_name(_class(module, value.func.id)[1]))
+    return name if value is None else _default(module, value)
 
 
 def _type(module: str, node: ast.expr) -> str:

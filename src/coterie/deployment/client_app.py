@@ -10,8 +10,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from coterie import frames
 from coterie.deployment.grid import content_of, letter_of
-from coterie.frames import Letter, receive, send
+from coterie.frames import Letter, send
 
 __all__ = ["answer", "client_app", "relay"]
 
@@ -23,7 +24,7 @@ def relay(where: str, letter: Letter) -> Letter:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
         end.connect(where)
         send(end, dict(letter.fields), letter.body)
-        return Letter(*receive(end, LIMIT))
+        return frames.letter(end, LIMIT)
 
 
 def answer(message: Any, context: Any) -> Any:

@@ -143,7 +143,7 @@ class Participant:
         if refused := sorted(self.never & kinds.keys()):
             outcome = job.failed(f"'{self.name}' does not send {', '.join(refused)} (--never-send)")
         text = json.loads(answer_of(job, outcome, ticket=0, last=False)) | here.keep(job, outcome.kept)
-        said = Letter(text, b"" if outcome.error else outcome.reply)
+        said = Letter(text, b"" if outcome.error else bytes(outcome.reply))
         here.remember(job, letter.body, said)
         self._write_down(here, job, kinds if outcome.error is None else {}, said)
         return said
@@ -193,7 +193,7 @@ class _Run:
     def _answer_file(self, job: Job) -> Path:
         return self.folder / "answers" / f"{job.keep}-{hashlib.sha256(job.task.encode()).hexdigest()[:8]}.json"
 
-    def said(self, job: Job, message: bytes | bytearray) -> Letter | None:
+    def said(self, job: Job, message: bytes) -> Letter | None:
         """What was said to the same message before; None where it was never asked, or failed."""
         path = self._answer_file(job)
         try:
@@ -204,7 +204,7 @@ class _Run:
         same = past.pop("asked") == _mark(job, message) and past.pop("sha") == hashlib.sha256(body).hexdigest()
         return Letter(past, body) if same and past.get("error") is None else None
 
-    def remember(self, job: Job, message: bytes | bytearray, said: Letter) -> None:
+    def remember(self, job: Job, message: bytes, said: Letter) -> None:
         """Keep an answer until it is certain that nobody asks again."""
         path = self._answer_file(job)
         durable.make_folder(path.parent)
@@ -232,7 +232,7 @@ class _Run:
         return {"digest": read_memory(self.folder, self.client, version).digest()}
 
 
-def _mark(job: Job, message: bytes | bytearray) -> str:
+def _mark(job: Job, message: bytes) -> str:
     return hashlib.sha256(f"{job.round} {job.task} {job.memory} {job.keep} {job.visit}".encode() + message).hexdigest()
 
 

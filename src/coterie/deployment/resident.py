@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.deployment.flower import FlowerHome, start_supernode, stop
 from coterie.deployment.participant import Participant
-from coterie.frames import FrameError, Letter, receive, send
+from coterie.frames import FrameError, letter, send
 
 __all__ = ["listening", "serve_participant"]
 
@@ -49,7 +49,7 @@ def _attend(door: socket.socket, participant: Participant) -> None:
 
 def _serve(end: socket.socket, participant: Participant) -> None:
     with end, suppress(OSError, EOFError, FrameError):  # who has asked is gone
-        answer = participant.answer(Letter(*receive(end, LIMIT)))
+        answer = participant.answer(letter(end, LIMIT))
         send(end, dict(answer.fields), answer.body)
 
 

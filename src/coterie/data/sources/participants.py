@@ -37,7 +37,9 @@ class Participants(Source):
     labels: tuple[str, ...]
     """The names of every participant's class folders, in the order of their numbers."""
     size: Count = 32
+    """Height and width to which every image is resampled."""
     channels: Literal[1, 3] = 3
+    """1 for grey, 3 for colour."""
     test: ShareBelowOne = 0.2
     """The share of every class that a participant keeps for testing."""
     names: tuple[str, ...] = ()
