@@ -99,6 +99,7 @@ class Flower(Engine):
     """Participants, each a client by its place in `names`; what is the server's own is done here."""
 
     isolated: ClassVar[bool] = True
+    stacks: ClassVar[bool] = False
 
     def __init__(
         self, post: Post, run: str, names: Sequence[str], greeting: Mapping[str, Any], say: Callable[[str], None] = lambda words: None

@@ -67,6 +67,7 @@ class Ray(Engine):
     """
 
     isolated: ClassVar[bool] = True
+    stacks: ClassVar[bool] = False
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
         self.workers = workers
