@@ -15,7 +15,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"durable", "wire", "frames", "devices", "forking", "own"},
+    {"durable", "wire", "framing", "devices", "forking", "own"},
     {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results", "aggregation"},
     {"training"},
@@ -101,6 +101,7 @@ def test_public_names_have_docstrings() -> None:
 def test_the_public_surface() -> None:
     assert sorted(coterie.__all__) == sorted(["__version__", *(name for names in coterie._HOMES.values() for name in names)])
     assert all(hasattr(coterie, name) for name in coterie.__all__)
+    assert set(coterie.__all__).isdisjoint(path.stem for path in SOURCE.iterdir())  # once imported, a module would hide the name
     for path in files():
         tree = ast.parse(path.read_text())
         if not path.name.startswith("__"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from coterie.deployment.grid import content_of, letter_of
 from coterie.deployment.participant import Participant
-from coterie.frames import Letter
+from coterie.framing import Letter
 
 Change = Callable[[Letter, Letter], Letter | str | None]
 """Given what was asked and what was answered, what arrives; None where nothing does."""

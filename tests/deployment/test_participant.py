@@ -15,7 +15,7 @@ from coterie.deployment.participant import Participant
 from coterie.deployment.server_app import Deployment, conduct, deployable
 from coterie.engines import Inline
 from coterie.errors import Interrupted, UserError
-from coterie.frames import Letter
+from coterie.framing import Letter
 from coterie.methods import METHODS
 from coterie.running.admission import Admission
 from coterie.running.experiment import Experiment

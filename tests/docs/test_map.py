@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from docs import map as modules
 
 ROOT = Path(__file__).parents[2]

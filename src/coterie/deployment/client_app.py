@@ -10,9 +10,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from coterie import frames
+from coterie import framing
 from coterie.deployment.grid import content_of, letter_of
-from coterie.frames import Letter, send
+from coterie.framing import Letter, send
 
 __all__ = ["answer", "client_app", "relay"]
 
@@ -24,7 +24,7 @@ def relay(where: str, letter: Letter) -> Letter:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
         end.connect(where)
         send(end, dict(letter.fields), letter.body)
-        return frames.letter(end, LIMIT)
+        return framing.letter(end, LIMIT)
 
 
 def answer(message: Any, context: Any) -> Any:

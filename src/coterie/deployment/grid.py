@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.frames import Letter
+from coterie.framing import Letter
 
 __all__ = ["GridPost", "content_of", "letter_of"]
 

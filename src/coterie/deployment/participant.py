@@ -27,7 +27,7 @@ from coterie.engines import Engine, Job, Processes, RunContext, TaskError
 from coterie.engines.serving import answer_of, job_of
 from coterie.engines.worker import memory_file, read_memory
 from coterie.errors import CoterieError, UserError
-from coterie.frames import Letter
+from coterie.framing import Letter
 from coterie.population import Population
 from coterie.record import Limits, decode
 from coterie.running.experiment import Experiment

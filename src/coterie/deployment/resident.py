@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.deployment.flower import FlowerHome, start_supernode, stop
 from coterie.deployment.participant import Participant
-from coterie.frames import FrameError, letter, send
+from coterie.framing import FrameError, letter, send
 
 __all__ = ["listening", "serve_participant"]
 

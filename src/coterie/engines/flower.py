@@ -19,7 +19,7 @@ from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, br
 from coterie.engines.serving import fields_of, outcome_of
 from coterie.engines.worker import RECEIPT, Memories, Performer, memory_file
 from coterie.errors import RunError
-from coterie.frames import HEADER, Letter
+from coterie.framing import HEADER, Letter
 from coterie.record import Record, write
 from coterie.site import SERVER
 

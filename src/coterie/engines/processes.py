@@ -29,7 +29,7 @@ from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
-from coterie.frames import ends, receive, send
+from coterie.framing import ends, receive, send
 
 __all__ = ["ADVICE", "UNGUARDED", "Processes", "leave_unguarded"]
 

@@ -23,7 +23,7 @@ import torch
 from coterie.devices import find
 from coterie.engines.engine import Job, Outcome, TaskError, brief
 from coterie.engines.worker import Memories, Performer
-from coterie.frames import HEADER, FrameError, receive, send
+from coterie.framing import HEADER, FrameError, receive, send
 from coterie.method import Method
 from coterie.population import Plan, Population
 from coterie.site import Observation, Visit, Work

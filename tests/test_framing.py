@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from coterie import frames
-from coterie.frames import LENGTHS, FrameError, receive, send
+from coterie import framing
+from coterie.framing import LENGTHS, FrameError, receive, send
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_end_that_is_closed_is_the_end(ends, sent) -> None:
 
 @pytest.mark.parametrize("sent", [1, LENGTHS.size, LENGTHS.size + 1, LENGTHS.size + 3])
 def test_what_is_begun_and_not_ended_is_not_waited_for_for_ever(ends, sent, monkeypatch) -> None:
-    monkeypatch.setattr(frames, "PATIENCE", 0.05)
+    monkeypatch.setattr(framing, "PATIENCE", 0.05)
     ours, theirs = ends
     ours.sendall((LENGTHS.pack(2, 5) + b"{}reply")[:sent])
     with pytest.raises(FrameError, match="a frame that does not end"):
