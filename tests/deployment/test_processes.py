@@ -33,6 +33,7 @@ method = "ditto"
 """
 
 
+@pytest.mark.skipif(not LONG, reason="make test-deploy")
 def test_with_keys_intruders_and_kills_the_bits_are_those_of_inline(tmp_path) -> None:
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     keys = make_keys(tmp_path / "keys", [*THREE.split(","), "stranger"])
