@@ -34,7 +34,8 @@ def test_a_page_runs_as_a_script(page, said, tmp_path) -> None:
 
 def test_every_page_is_run() -> None:
     (mark,) = test_a_page_runs_as_a_script.pytestmark
-    assert [page for page, _ in mark.args[1]] == sorted(path.name for path in FOLDER.glob("*.py"))
+    here = {page for page, _ in mark.args[1]}
+    assert here | {"03_three_hospitals.py"} == {path.name for path in FOLDER.glob("*.py")}  # that one by the tutorial of docs/deploy.md
 
 
 def own_method() -> ModuleType:

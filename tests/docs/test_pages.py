@@ -26,6 +26,6 @@ def test_another_word_is_noticed_and_another_number_is_not() -> None:
 
 def test_every_block_of_a_tutorial_is_run_or_shown() -> None:
     for page in PAGES:
-        assert {block.language for block in blocks(page.read_text(encoding="utf-8"))} <= {"bash", "python", "toml", "text", "csv"}, (
+        assert {block.language for block in blocks(page.read_text(encoding="utf-8"))} <= {"bash", "python", "sh", "toml", "text", "csv"}, (
             page.name
         )

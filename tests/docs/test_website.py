@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -36,7 +37,7 @@ def test_every_public_name_and_every_setting_of_every_method_has_its_place(site)
     settings = (site / "reference" / "settings.html").read_text(encoding="utf-8")
     for name, method in METHODS.specs.items():
         section = settings.split(f'id="methods-{name}"')[1].split("<h3")[0]
-        assert [field for field in method.__dataclass_fields__ if f"<code>{field}</code>" not in section] == []
+        assert [field.name for field in dataclasses.fields(method) if f"<code>{field.name}</code>" not in section] == []
 
 
 ASKS = re.compile(

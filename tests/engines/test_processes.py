@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import itertools
 import json
 import os
 import random
@@ -281,7 +282,8 @@ def test_a_worker_ends_with_its_parent_whatever_it_does(tmp_path, how) -> None:
     script.write_text(SCRIPT.format(how=how, guard="if __name__ == '__main__': "))
     with subprocess.Popen([sys.executable, str(script), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True) as parent:
         try:
-            workers = [int(parent.stderr.readline().split()[1]) for _ in range(2)]
+            said = (line.split() for line in parent.stderr)
+            workers = list(itertools.islice((int(words[1]) for words in said if words[:1] == ["worker"]), 2))
             assert all(map(alive, workers))
         finally:  # it would wait for its workers for ever, and this test for it
             parent.kill()

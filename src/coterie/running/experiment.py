@@ -60,7 +60,7 @@ class Experiment(Section):
     >>> experiment = Experiment.parse({"name": "demo", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 4},
     ...                                "model": "mlp", "method": {"name": "fedprox", "mu": 0.1}})
     >>> experiment.method, experiment.rounds
-    (FedProx(weighting='samples', aggregation=Mean(clip=None), regularisers=(), mu=0.1), 10)
+    (FedProx(weighting='samples', aggregation=WeightedMean(clip=None), regularisers=(), mu=0.1), 10)
     >>> Experiment.parse({"name": "demo"})
     Traceback (most recent call last):
     ...
