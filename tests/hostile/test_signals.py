@@ -10,6 +10,8 @@ import time
 import pytest
 from tests.hostile.processes import TRIES, start, until_it_hears
 
+from coterie.ledger import Ledger
+
 LONG = ("--set", "rounds=400")
 
 
@@ -52,11 +54,12 @@ def test_looking_at_a_run_can_be_stopped(finished, tmp_path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     with open(os.path.join(finished, "ledger.jsonl")) as file:
         ledger.write_text(file.readline())
-    process = start("watch", str(tmp_path))
-    until_it_hears(process)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with Ledger(ledger):  # somebody writes it: else the run is known to be dead, and there is nothing to wait for
+        process = start("watch", str(tmp_path))
+        until_it_hears(process)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.strip() in ("error: stopped looking at it; the run goes on", "error: stopped")
 
