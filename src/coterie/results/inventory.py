@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import Any
 from coterie.errors import CoterieError, UserError
 from coterie.ledger import LEDGER, events
 from coterie.results.frames import ledgers_in
+from coterie.results.summary import summary_in
 
 __all__ = ["Listed", "going_on", "inventory", "removable", "remove"]
 
-SUMMARY = "summary.json"
 MADE_AGAIN = ("checkpoint.safetensors", "checkpoint.previous.safetensors", "memory/*.safetensors", "report.html")
 """Of a finished run, what is only needed to go on with it or to take models out, and what is made of its ledger."""
 
@@ -72,7 +71,7 @@ def going_on(folder: Path) -> bool:
 
 def removable(*folders: Path) -> list[Path]:
     """Files of finished runs that could be made again, and models that were only pretrained to be shared."""
-    finished = [folder for folder in _folders(folders) if _summary(folder) is not None and not going_on(folder)]
+    finished = [folder for folder in _folders(folders) if summary_in(folder) is not None and not going_on(folder)]
     files = [path for folder in finished for pattern in MADE_AGAIN for path in sorted(folder.glob(pattern))]
     above = dict.fromkeys(folder.parent for folder in finished)
     return files + [path for folder in above for path in sorted(folder.glob("pretrained/*/*")) if path.is_file()]
@@ -94,16 +93,8 @@ def _folders(folders: Iterable[Path]) -> list[Path]:
     return list(real.values())
 
 
-def _summary(folder: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found
-
-
 def _listed(folder: Path) -> Listed:
-    summary, start, state = _summary(folder), dict[str, Any](), "stopped"
+    summary, start, state = summary_in(folder), dict[str, Any](), "stopped"
     try:
         start = next(events(folder / LEDGER), {})
     except CoterieError:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from coterie.results.statistics import RUNNING, best_of
 from coterie.results.tally import Mean, Tally
 
-__all__ = ["costs_of", "summarise"]
+__all__ = ["SUMMARY", "costs_of", "summarise", "summary_in"]
+
+SUMMARY = "summary.json"
+"""What it is called in a run's folder; it is the last thing a run writes."""
+
+
+def summary_in(folder: Path) -> dict[str, Any] | None:
+    """The summary in a folder; one that does not parse (a disk that lost it) is none.
+
+    >>> summary_in(Path("no/such/folder")) is None
+    True
+    """
+    try:
+        found: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def summarise(tally: Tally) -> dict[str, Any]:

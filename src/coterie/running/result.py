@@ -17,6 +17,7 @@ from coterie.models.trained import Trained
 from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.results.frames import frame
+from coterie.results.summary import SUMMARY
 from coterie.running.checkpoint import latest
 from coterie.running.experiment import Experiment
 from coterie.site import SERVER, ModelCache, Site
@@ -24,9 +25,7 @@ from coterie.site import SERVER, ModelCache, Site
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["SUMMARY", "Result", "started"]
-
-SUMMARY = "summary.json"
+__all__ = ["Result", "started"]
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,16 @@ from coterie.ledger import LEDGER, Ledger, Listener
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
-from coterie.results.summary import summarise
+from coterie.results.summary import SUMMARY, summarise
 from coterie.results.tally import Tally
 from coterie.running.checkpoint import Checkpoints, Latest, digest, latest
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
 from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
-from coterie.running.result import SUMMARY, Result, started
+from coterie.running.result import Result, started
 
-__all__ = ["LEDGER", "SUMMARY", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["LEDGER", "Result", "new_folder", "resume", "run", "started"]
 
 LABEL_BYTES = 8
 PLATEAU = 0.005

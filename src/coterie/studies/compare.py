@@ -30,8 +30,9 @@ from coterie.errors import CoterieError, Interrupted, RunError, UserError, place
 from coterie.ledger import Event, Listener, events
 from coterie.own import look_in, places
 from coterie.population import Population
+from coterie.results.summary import summary_in
 from coterie.running.experiment import Experiment
-from coterie.running.rounds import LEDGER, SUMMARY, resume, run
+from coterie.running.rounds import LEDGER, resume, run
 from coterie.studies.arms import Arm
 
 __all__ = ["Compared", "Watch", "check", "compare", "finished", "reuse"]
@@ -75,7 +76,7 @@ def compare(arms: Sequence[Arm], watch: Watch, *, data: Path | None = None, jobs
     check(missing, data)
     at_once = min(jobs or cores(), len(missing))
     failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
-    worked = [(each, summary) for each in arms if (summary := _summary(each.folder)) is not None]
+    worked = [(each, summary) for each in arms if (summary := summary_in(each.folder)) is not None]
     return Compared([each for each, _ in worked], [summary for _, summary in worked], failed, len(arms) - len(missing))
 
 
@@ -103,7 +104,7 @@ def reuse(arms: Sequence[Arm], root: Path) -> None:
     ledgers = sorted(path for depth in ("*", "*/*") for path in root.glob(f"{depth}/{LEDGER}")) if missing else []
     for ledger in ledgers:
         wanted = missing.get(_digests(ledger))
-        if wanted is not None and _summary(ledger.parent) is not None and not _changed(ledger):
+        if wanted is not None and summary_in(ledger.parent) is not None and not _changed(ledger):
             with suppress(OSError):  # where there are no links, it is run again
                 _link(wanted.folder, ledger.parent)
                 del missing[wanted.digests]
@@ -111,16 +112,7 @@ def reuse(arms: Sequence[Arm], root: Path) -> None:
 
 def finished(arm: Arm) -> bool:
     """Whether an arm has nothing left to do: its summary is the last thing a run writes."""
-    return _summary(arm.folder) is not None
-
-
-def _summary(folder: Path) -> dict[str, Any] | None:
-    """The summary in a folder; one that does not parse (a disk that lost it) is none, and is made again."""
-    try:
-        found: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found
+    return summary_in(arm.folder) is not None
 
 
 def _missing(arms: Sequence[Arm]) -> list[Arm]:
@@ -236,7 +228,7 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
 
     try:
         with _locked(folder):
-            if _summary(folder) is None:
+            if summary_in(folder) is None:
                 _run_or_resume(Experiment.parse(table), folder, data, alone, tell)
     except BrokenPipeError:  # the parent is gone
         os._exit(1)
