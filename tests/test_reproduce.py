@@ -210,6 +210,7 @@ def test_a_recipe_of_ones_own_from_file_to_page(call, tmp_path) -> None:
     last = sorted(s["protocols"]["global"]["accuracy"]["last"] for s in runs.values() if s["rounds"] == 3 and "global" in s["protocols"])
     assert sorted(cells["fedavg", "many"]["values"]) == last
     assert [each["verdict"] for each in result["claims"]] == ["not judged", "not testable"]
+    assert "More rounds are better." in Path("results/result.html").read_text()
     page = Path("results/result.md").read_text()
     assert "| fedavg | 50.00% |" in page
     assert "- everything" in page

@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 __all__ = ["FOR_ARMS", "begin"]
 
 PRELOADED = ["coterie.engines.processes"]
-FOR_ARMS = ("sklearn.datasets", "coterie.studies.compare")
+FOR_ARMS = ("coterie.studies.compare",)
 """What the processes of a comparison import beside."""
 
 

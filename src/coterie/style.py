@@ -5,6 +5,7 @@ Figures of results and of partitions both have this style. Nothing here needs to
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-__all__ = ["FORMATS", "HATCHES", "PER_CENT", "THOUSANDS", "blank", "colour", "line_of", "save_figure", "styled", "write_figure"]
+__all__ = ["FORMATS", "HATCHES", "PER_CENT", "THOUSANDS", "as_svg", "blank", "colour", "line_of", "save_figure", "styled", "write_figure"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800", "#000000")
 """Okabe and Ito's, the yellow darkened: it does not show on paper."""
@@ -97,6 +98,17 @@ def save_figure(figure: Figure, folder: Path, name: str, formats: Sequence[str] 
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, not once for each format
     return [write_figure(figure, path) for path in paths]
+
+
+def as_svg(figure: Figure) -> str:
+    """A figure as it stands inside a page.
+
+    >>> as_svg(blank()[0])[:4]
+    '<svg'
+    """
+    into = io.StringIO()
+    figure.savefig(into, format="svg", metadata=UNDATED["svg"])
+    return into.getvalue()[into.getvalue().index("<svg") :]
 
 
 def write_figure(figure: Figure, path: Path) -> Path:

@@ -48,16 +48,27 @@ class Reproduction:
 
     def markdown(self) -> str:
         """A page."""
+        tail = [f"{title}:\n\n" + "\n".join(f"- {line}" for line in lines) for title, lines in self._lists().items() if lines]
+        return "\n\n".join([f"# {self.recipe.title}", *self._lead(), as_markdown(self.sheets()).rstrip("\n"), *tail]) + "\n"
+
+    def page(self) -> str:
+        """The same to look at, with figures."""
+        from coterie.results.report.reproduced import study_page
+
+        return study_page(self.recipe.title, self._lead(), self.table(), self.sheets(), self._lists())
+
+    def _lead(self) -> list[str]:
         scale = self.recipe.scales[self.scale]
         planned = f"; {len(self.seeds)} of {len(scale.seeds)} planned seeds" if len(self.seeds) < len(scale.seeds) else ""
-        parts = {
-            "What differs from the paper:": scale.differs or ("nothing that we know of",),
-            "Why so many seeds:": [f"{each.seeds} seeds: {each.claim} ({each.pilot})" for each in scale.power],
-            "How it was run:": [f"{key}: {value}" for key, value in self.about.items()],
+        return [self.recipe.paper, self.recipe.numbers, f"Scale: {self.scale} ({scale.takes}){planned}"]
+
+    def _lists(self) -> dict[str, Sequence[str]]:
+        scale = self.recipe.scales[self.scale]
+        return {
+            "What differs from the paper": scale.differs or ("nothing that we know of",),
+            "Why so many seeds": [f"{each.seeds} seeds: {each.claim} ({each.pilot})" for each in scale.power],
+            "How it was run": [f"{key}: {value}" for key, value in self.about.items()],
         }
-        head = [f"# {self.recipe.title}", self.recipe.paper, self.recipe.numbers, f"Scale: {self.scale} ({scale.takes}){planned}"]
-        tail = [f"{title}\n\n" + "\n".join(f"- {line}" for line in lines) for title, lines in parts.items() if lines]
-        return "\n\n".join([*head, as_markdown(self.sheets()).rstrip("\n"), *tail]) + "\n"
 
     def table(self) -> dict[str, Any]:
         """As plain data."""
@@ -76,7 +87,7 @@ class Reproduction:
         return {**head, "differs": scale.differs, "about": self.about, "cells": cells, "claims": claims}
 
     def write(self, folder: Path) -> None:
-        """`result.json`, `result.md`, and the figure of it."""
+        """`result.json`, `result.md`, `result.html`, and the figure of it."""
         from coterie.results.report.reproduced import figure_of
         from coterie.style import save_figure, styled
 
@@ -85,6 +96,7 @@ class Reproduction:
             save_figure(figure_of(self.table()), folder, "result", ("svg", "png"))
         durable.write(folder / "result.json", json.dumps(self.table(), indent=2) + "\n")
         durable.write(folder / "result.md", self.markdown())
+        durable.write(folder / "result.html", self.page())
 
 
 def reproduce(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from coterie.results.report.reproduced import figure_of
+import pytest
+
+from coterie.results.report.reproduced import figure_of, intervals_of, study_page
+from coterie.results.tables import Sheet
 
 
 def cell(row: str, values: list[float | None], measure: str = "last", paper: float | None = None) -> dict[str, object]:
@@ -33,3 +36,34 @@ def test_the_verdicts_stand_below() -> None:
     claims = [{"number": "004.3", "verdict": "shown"}, {"number": "", "verdict": "not shown"}]
     [legend] = figure_of({"cells": [cell("a", [0.5])], "claims": claims}).legends
     assert legend.get_title().get_text() == "004.3 shown"
+
+
+def compared(outcome: str, low: float, high: float | None, *, ratio: bool = False) -> dict[str, object]:
+    return {"comparison": "a > b", "outcome": outcome, "middle": low + 0.01, "low": low, "high": high, "ratio": ratio}
+
+
+def claimed(verdict: str, *comparisons: dict[str, object], number: str = "004.3") -> dict[str, object]:
+    return {"number": number, "claim": "a <b> is better", "verdict": verdict, "detail": "1 of 1", "comparisons": list(comparisons)}
+
+
+def test_differences_and_ratios_have_a_panel_each_with_their_own_nothing() -> None:
+    found = [compared("shown", 0.01, 0.03), compared("not shown", 0.5, 1.5, ratio=True), compared("not shown", 0.5, None, ratio=True)]
+    differences, ratios = intervals_of({"cells": [], "claims": [claimed("not shown", *found)]}).axes
+    assert list(differences.lines[0].get_xdata()) == pytest.approx([1, 3])
+    assert list(differences.lines[-1].get_xdata()) == [0, 0]
+    assert list(ratios.lines[-1].get_xdata()) == [1, 1]
+    assert ratios.get_xscale() == "log"
+    assert [line.get_marker() for line in ratios.lines].count(">") == 1, "an end that is open"
+
+
+def test_the_page_has_every_claim_with_its_verdict_and_no_markup_of_theirs() -> None:
+    claims = [claimed("shown", compared("shown", 0.01, 0.03)), claimed("not run", number="004.4")]
+    sheet = Sheet("t", ("", "c"), (("a", "50%"),))
+    page = study_page(
+        "A study", ["Nobody, 2026"], {"cells": [cell("a", [0.5])], "claims": claims}, [sheet], {"What differs": ["all"], "Why": []}
+    )
+    assert '<li class="shown">004.3 <span class="verdict">shown</span>: a &lt;b&gt; is better' in page
+    assert '<li class="">004.4 <span class="verdict">not run</span>' in page
+    assert page.count("<svg") == 2
+    assert "<li>all</li>" in page
+    assert "<h2>Why</h2>" not in page

@@ -63,7 +63,7 @@ def reproduce(
     console.print(*result.sheets(), sep="\n")
     for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):
         say(sentence)
-    say(f"written to {folder}")
+    say(f"written to {folder}: result.html is the page to look at")
 
 
 def _covers(recipe: Recipe) -> str:

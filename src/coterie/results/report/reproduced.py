@@ -1,7 +1,8 @@
-"""A reproduced table as one figure: every seed, their mean, and the paper's number, a panel for each table and column."""
+"""A reproduced table in figures and on a page: every seed beside the paper's number, and what each verdict rests on."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
@@ -11,12 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from coterie.style import colour
+from coterie.results.report.document import document, drawn, listed, tabled
+from coterie.results.tables import Sheet
+from coterie.style import colour, styled
 
-__all__ = ["figure_of"]
+__all__ = ["figure_of", "intervals_of", "study_page"]
 
 WIDTH = 7.0
 """Inches: two columns of most papers."""
+SIGNS = {"shown": ("o", 2, "shown"), "shown contrary": ("s", 1, "contrary"), "not shown": ("D", 4, "unshown")}
+"""Outcome -> marker, colour and class of its mark."""
 
 
 def figure_of(result: Mapping[str, Any]) -> Figure:
@@ -39,6 +44,84 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
             panel.set_title(fill(f"{table}: {column}" if len(tables) > 1 else column, 80 // len(columns)), loc="left")
     figure.legend(handles=_legend(cells), loc="outside lower center", ncols=4, title=_verdicts(result.get("claims", ())), title_fontsize=6)
     return figure
+
+
+def intervals_of(result: Mapping[str, Any]) -> Figure | None:
+    """Every comparison's effect with the interval that its verdict rests on; None where nothing was compared.
+
+    >>> found = {"comparison": "a > b", "outcome": "shown", "middle": 0.02, "low": 0.01, "high": 0.03, "ratio": False}
+    >>> figure = intervals_of({"cells": [], "claims": [{"number": "004.1", "comparisons": [found]}]})
+    >>> [axes.get_xlabel() for axes in figure.axes]
+    ['difference in points']
+    >>> intervals_of({"cells": [], "claims": []}) is None
+    True
+    """
+    found = [(claim["number"] or "ours", each) for claim in result["claims"] for each in claim["comparisons"] if each["low"] is not None]
+    kinds = [kind for kind in (False, True) if any(each["ratio"] is kind for _, each in found)]
+    if not kinds:
+        return None
+    counts = [sum(each["ratio"] is kind for _, each in found) for kind in kinds]
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(found) + 0.5 * len(kinds)), layout="constrained")
+    panels = figure.subplots(len(kinds), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + count for count in counts]})
+    for panel, kind in zip(panels[:, 0], kinds, strict=True):
+        mine = [(number, each) for number, each in found if each["ratio"] is kind]
+        for y, (_, each) in enumerate(mine):
+            _interval(panel, y, each)
+        panel.axvline(1 if kind else 0, color="#000000", linewidth=0.8)
+        if kind:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter(ScalarFormatter())
+            panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.set_ylim(len(mine) - 0.5, -0.5)
+        panel.set_yticks(range(len(mine)), [fill(f"{number}  {each['comparison']}", 60) for number, each in mine])
+        panel.set_xlabel("ratio" if kind else "difference in points")
+    outcomes = dict.fromkeys(each["outcome"] for _, each in found)
+    handles = [
+        Line2D([], [], marker=SIGNS[name][0], color=colour(SIGNS[name][1]), label=name, markersize=4) for name in SIGNS if name in outcomes
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def study_page(
+    title: str, lead: Sequence[str], result: Mapping[str, Any], sheets: Sequence[Sheet], lists: Mapping[str, Sequence[str]]
+) -> str:
+    """A study on one page: claims and verdicts first, then intervals, then tables and seeds, then how it was done."""
+    claims = "".join(
+        f'<li class="{SIGNS[claim["verdict"]][2] if claim["verdict"] in SIGNS else ""}">{html.escape(claim["number"] or "ours")} '
+        f'<span class="verdict">{html.escape(claim["verdict"])}</span>: {html.escape(claim["claim"])}'
+        f"<small>{html.escape(claim['detail'])}</small></li>"
+        for claim in result["claims"]
+    )
+    with styled():
+        intervals = intervals_of(result)
+        figures = [
+            "<section><h2>What the verdicts rest on</h2>" + drawn(intervals, "effects and their intervals") + "</section>"
+            if intervals
+            else "",
+            "<section><h2>Every seed</h2>" + drawn(figure_of(result), "every seed beside the paper's numbers") + "</section>",
+        ]
+    parts = [
+        *(f"<p>{html.escape(line)}</p>" for line in lead if line),
+        f'<section><h2>Claims and verdicts</h2><ul class="claims">{claims}</ul></section>',
+        *figures,
+        "<section><h2>Tables</h2>" + "".join(map(tabled, sheets)) + "</section>",
+        *(listed(name, lines) for name, lines in lists.items()),
+    ]
+    return document(title, "".join(parts))
+
+
+def _interval(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
+    """One effect and how far it may be off; an end that is open has an arrow."""
+    scale = 1 if found["ratio"] else 100
+    marker, tint, _ = SIGNS[found["outcome"]]
+    low, middle = scale * found["low"], found["middle"]
+    high = scale * found["high"] if found["high"] is not None else None
+    panel.plot([low, high if high is not None else low], [y, y], color=colour(tint), linewidth=1.6)
+    if high is None:
+        panel.plot([low], [y], ">", color=colour(tint), markersize=5)
+    if middle is not None:
+        panel.plot([scale * middle], [y], marker, color=colour(tint), markersize=4)
 
 
 def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str], *, named: bool) -> None:
