@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py registered [--clients 1000,10000,100000]    100 a round; seconds a round, checkpoint, memory
     python benchmarks/scale.py stateful [--clients 400] [--rounds 12]      200,000 floats each, all in memory against all spilled
-    python benchmarks/scale.py long [--rounds 1000]                        seconds, memory and files over rounds
+    python benchmarks/scale.py long --clients 10000 --rounds 1000          personal models: seconds, memory, files and disk over rounds
     python benchmarks/scale.py model                                       seconds and bytes against cohort and network: a fitted cost model
 
 Data are random images of 8x8 pixels, four to a client: what is measured is the machinery. Each command prints one JSON object.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import tempfile
@@ -66,15 +67,21 @@ def experiment(clients: int, rounds: int, **changes: Any) -> Experiment:
     return Experiment.parse({**table, **changes})
 
 
-def measured(plan: Experiment) -> dict[str, Any]:
-    """Run it: seconds from round to round, its checkpoint in between included, the memory of this process, and sizes of files."""
-    ended, resident = list[float](), list[float]()
+def measured(plan: Experiment, looked: list[dict[str, float]] | None = None) -> dict[str, Any]:
+    """Run it: seconds from round to round, its checkpoint in between included, the memory of this process, and sizes of files.
+
+    `looked` is given what all its processes hold and all its files, after every round: that takes time of its own.
+    """
+    ended, resident, handles = list[float](), list[float](), list[int]()
     folder = Path(tempfile.mkdtemp()) / "run"
 
     def hear(event: Event) -> None:
         if event["event"] == "round":
             ended.append(time.perf_counter())
-            resident.append(_resident())
+            resident.append(_resident(os.getpid()))
+            handles.append(len(os.listdir("/proc/self/fd")))
+            if looked is not None:
+                looked.append(_looked(folder))
 
     began = time.perf_counter()
     run(plan, folder, callbacks=[hear])
@@ -84,6 +91,7 @@ def measured(plan: Experiment) -> dict[str, Any]:
         "round": median(rounds),
         "rounds": rounds,
         "parent_mb": resident,
+        "open_files": handles,
         "workers_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         "checkpoint_bytes": (folder / "checkpoint.safetensors").stat().st_size,
         "ledger_bytes": (folder / "ledger.jsonl").stat().st_size,
@@ -91,9 +99,16 @@ def measured(plan: Experiment) -> dict[str, Any]:
     }
 
 
-def _resident() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def _resident(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def _looked(folder: Path) -> dict[str, float]:
+    """Megabytes of the workers, and how many memories of clients there are in how many megabytes."""
+    workers = [each.pid for each in multiprocessing.active_children() if each.pid]
+    sizes = [each.stat().st_size for each in os.scandir(folder / "memory")]
+    return {"workers_mb": sum(map(_resident, workers)), "memories": len(sizes), "memories_mb": sum(sizes) / 2**20}
 
 
 def registered(options: argparse.Namespace) -> dict[str, Any]:
@@ -118,13 +133,19 @@ def stateful(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def long(options: argparse.Namespace) -> dict[str, Any]:
-    """Tenths of a long run, one after the other."""
-    found = measured(experiment(1000, options.rounds, cohort=10))
+    """Every client keeps its model, 16 MB of them in memory: what a round takes and leaves behind, ten times over the run."""
+    clients, looked = int(options.clients.split(",")[0]), list[dict[str, float]]()
+    changes = {"method": "local", "engine": {"memory_mb": 16}, "evaluation": {"every": options.rounds, "protocols": []}}
+    found = measured(experiment(clients, options.rounds, **changes), looked)
     tenth = max(len(found["rounds"]) // 10, 1)
-    starts = range(0, 10 * tenth, tenth)
+    ends = range(tenth - 1, 10 * tenth, tenth)
     return {
-        "seconds": [median(found["rounds"][at : at + tenth]) for at in starts],
-        "parent_mb": [found["parent_mb"][at + tenth - 1] for at in starts],
+        "clients": clients,
+        "round": [at + 1 for at in ends],
+        "seconds": [median(found["rounds"][at + 1 - tenth : at + 1]) for at in ends],
+        "parent_mb": [found["parent_mb"][at] for at in ends],
+        "open_files": [found["open_files"][at] for at in ends],
+        **{key: [looked[at][key] for at in ends] for key in ("workers_mb", "memories", "memories_mb")},
         "checkpoint_bytes": found["checkpoint_bytes"],
         "ledger_bytes_a_round": found["ledger_bytes"] / options.rounds,
     }
