@@ -111,3 +111,12 @@ def test_the_figures_of_fccl(tmp_path) -> None:
     left, right = figures.figure_6(runs).axes
     assert len(left.lines) == 2
     assert [len(line.get_xdata()) for line in right.lines] == [2]
+
+
+def test_the_reconstruction_from_images_to_its_table(data_folder, monkeypatch, tmp_path) -> None:
+    few = ["--images", "40", "--test", "20", "--rounds", "1", "--epochs", "1"]
+    monkeypatch.setattr(sys, "argv", ["reconstruction.py", "--data", str(data_folder), "--out", str(tmp_path), *few])
+    study("reconstruction").main()
+    levels = [line.split("|")[1].strip() for line in (tmp_path / "reconstruction.md").read_text().splitlines()[2:]]
+    assert levels == ["mean image", "G1", "G2", "G3"]
+    assert (tmp_path / "reconstruction.png").stat().st_size > 1000

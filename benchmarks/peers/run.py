@@ -112,9 +112,7 @@ def summed(turns: list[Turn], peer: str) -> dict[str, float]:
     return {
         "round": median(rounds) if rounds else float("nan"),
         "fastest": min(min(turn.rounds[1:]) for turn in turns if len(turn.rounds) > 1) / share if rounds else float("nan"),
-        "cpu": median((turn.cpu[-1] - turn.cpu[0]) / (len(turn.cpu) - 1) for turn in turns if len(turn.cpu) > 1)
-        if rounds
-        else float("nan"),
+        "cpu": median(map(_cpu_a_round, turns)),
         "first": median(turn.first for turn in turns),
         "peak_mb": median(turn.peak for turn in turns),
     }
