@@ -120,3 +120,10 @@ def test_the_reconstruction_from_images_to_its_table(data_folder, monkeypatch, t
     levels = [line.split("|")[1].strip() for line in (tmp_path / "reconstruction.md").read_text().splitlines()[2:]]
     assert levels == ["mean image", "G1", "G2", "G3"]
     assert (tmp_path / "reconstruction.png").stat().st_size > 1000
+
+
+def test_the_page_on_privacy_has_the_numbers_that_were_measured() -> None:
+    root = Path(__file__).parents[1]
+    measured = (root / "results" / "split-reconstruction" / "reconstruction.md").read_text().splitlines()[2:]
+    page = (root / "docs" / "privacy.md").read_text()
+    assert [line for line in measured if line.split("|", 2)[2].strip() not in page] == []
