@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from coterie.deployment.grid import content_of, letter_of
 from coterie.deployment.participant import Participant
+from coterie.engines.flower import Answer
 from coterie.framing import Letter
 
-Change = Callable[[Letter, Letter], Letter | str | None]
+Change = Callable[[Letter, Letter], Answer | None]
 """Given what was asked and what was answered, what arrives; None where nothing does."""
 
 
@@ -21,7 +22,7 @@ class Desk:
         self.change = change
         self.asked: list[tuple[int, Letter]] = []
         self._names = itertools.count()
-        self._answers: dict[str, Letter | str] = {}
+        self._answers: dict[str, Answer] = {}
 
     def nodes(self) -> set[int]:
         return set(self.participants)
@@ -36,7 +37,7 @@ class Desk:
                 self._answers[name] = answer
         return name
 
-    def answers(self, names: Sequence[str], limit: int) -> dict[str, Letter | str]:
+    def answers(self, names: Sequence[str], limit: int) -> dict[str, Answer]:
         found = {}
         for name in names:
             answer = self._answers.pop(name, None)

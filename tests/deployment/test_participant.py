@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests import digests
@@ -13,13 +15,19 @@ from tests.deployment.post import Desk
 from coterie import durable
 from coterie.deployment.participant import Participant
 from coterie.deployment.server_app import Deployment, conduct, deployable
-from coterie.engines import Inline
+from coterie.engines import Inline, Job
+from coterie.engines.flower import Answer, Lost
+from coterie.engines.serving import fields_of
 from coterie.errors import Interrupted, UserError
 from coterie.framing import Letter
+from coterie.method import Method, task
 from coterie.methods import METHODS
+from coterie.record import EMPTY, NO_LIMITS, Record, decode, encode
 from coterie.running.admission import Admission
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
+from coterie.settings import spec
+from coterie.site import Site
 from coterie.testing import small_experiment
 
 pytest.importorskip("flwr")
@@ -190,6 +198,86 @@ def test_a_participant_that_comes_back_elsewhere_is_found_there(tmp_path) -> Non
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
 
 
+def test_a_question_that_is_lost_is_asked_again_and_costs_no_round(tmp_path, monkeypatch) -> None:
+    """A participant that is killed in mid-task: Flower then answers in its place, which is nothing that it has said."""
+    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
+    lost: list[Letter] = []
+
+    def lose(asked: Letter, answer: Letter) -> Answer:
+        if len(lost) < 5 and asked.fields.get("round") == 2 and asked.fields.get("client") == 2:
+            lost.append(asked)
+            return Lost("Flower says: Node Unavailable")
+        return answer
+
+    there = deploy(tmp_path / "deployment", plan, Desk(people(tmp_path), lose))
+    assert len(lost) == 5
+    assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+def test_who_comes_back_to_the_same_node_is_asked_at_once(tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0)
+    desk = Desk(people(tmp_path))
+    restarted: list[Participant] = []
+
+    def restart(asked: Letter, answer: Letter) -> Answer:
+        if asked.fields.get("round") == 2 and asked.fields.get("client") == 2 and not restarted:
+            desk.participants.pop(102).close()
+            restarted.append(Participant("south", tmp_path / "south", engine=Inline))
+            return Lost("Flower says: Node Unavailable")
+        return answer
+
+    def nodes() -> set[int]:
+        here = set(desk.participants)
+        if restarted:
+            desk.participants[102] = restarted[0]
+        return here
+
+    desk.change, desk.nodes = restart, nodes
+    there = deploy(tmp_path / "deployment", plan, desk)
+    assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+@pytest.mark.parametrize("first", [Lost("Flower says: ClientApp crashed"), None], ids=["lost", "never answered"])
+def test_who_was_killed_before_it_said_its_name_is_asked_again(first, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
+    greeted: list[Letter] = []
+
+    def ignore(asked: Letter, answer: Letter) -> Answer | None:
+        if answer.fields.get("name") == "west" and not greeted:
+            greeted.append(asked)
+            return first
+        return answer
+
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1), Desk(people(tmp_path), ignore))
+    assert there.summary["rounds"] == 1
+
+
+def test_of_two_with_one_name_the_second_is_let_in_when_the_first_has_gone(tmp_path) -> None:
+    """So it looks from the server when a participant without a key is killed and started again, until Flower misses the first."""
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
+    desk = Desk(people(tmp_path))
+    looks = iter(range(1000))
+
+    def replace(asked: Letter, answer: Letter) -> Answer | None:
+        if asked.fields.get("round") == 2 and asked.fields.get("client") == 2 and 202 not in desk.participants:
+            desk.participants[202] = Participant("south", tmp_path / "south", engine=Inline)
+            return None
+        return answer
+
+    def nodes() -> set[int]:
+        if 202 in desk.participants and next(looks) == 5:
+            desk.participants.pop(102, None)
+        return set(desk.participants)
+
+    desk.change, desk.nodes = replace, nodes
+    there = deploy(tmp_path / "deployment", plan, desk)
+    log = (tmp_path / "deployment" / "deployment.log").read_text()
+    assert "a second 'south' is not let in: the first is still there" in log
+    assert "south has gone" in log
+    assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
 def test_of_two_with_one_name_the_first_stays(tmp_path) -> None:
     desk = Desk(people(tmp_path))
     desk.participants[900] = Participant("north", tmp_path / "impostor", engine=Inline)
@@ -279,3 +367,54 @@ def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_p
     desk.change = lambda asked, answer: answer
     there = conduct(desk, tmp_path / "deployment")
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+@spec
+class Notebook(Method):
+    """Clients keep what they are told, and tell what they keep."""
+
+    name: ClassVar[str] = "notebook"
+    evaluates: ClassVar[tuple[str, ...]] = ()
+
+    @task
+    def hear(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        return EMPTY, Record(x=memory.number("x") + message.number("x") if memory else message.number("x"))
+
+    @task
+    def tell(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
+        return memory, memory
+
+
+class Reader:
+    """Asks a participant with a notebook, as a server would."""
+
+    def __init__(self, home: Path) -> None:
+        self.participant = Participant("north", home, engine=Inline)
+        plan = small_experiment(Notebook(), cohort=1.0).resolved()
+        method = plan["method"] | {"name": f"{__name__}:Notebook"}
+        self.participant.answer(Letter({"kind": "hello", "run": "0" * 32, "experiment": plan | {"method": method}, "names": ["north"]}))
+
+    def ask(self, task: str, round: int, exchange: int, memory: str | None, x: int = 0) -> int | str:
+        """What it tells, or what is wrong."""
+        body = bytes(encode(Record(x=x)))
+        job = fields_of(0, Job(0, task, round, "", memory, f"{round}-{exchange}"))
+        said = self.participant.answer(Letter({**job, "kind": "job", "run": "0" * 32, "sha": hashlib.sha256(body).hexdigest()}, body))
+        return said.fields["error"] or int(decode(said.body, NO_LIMITS).scalars.get("x", 0))
+
+
+def test_what_was_said_from_a_memory_that_is_now_another_is_not_said_again(tmp_path) -> None:
+    """A server that goes back a round may then send something else: who was dropped the first time is not dropped now."""
+    north = Reader(tmp_path)
+    assert (north.ask("hear", 1, 1, None, x=5), north.ask("tell", 1, 2, "1-1")) == (0, 5)
+    assert (north.ask("hear", 1, 1, None, x=7), north.ask("tell", 1, 2, "1-1")) == (0, 7)
+
+
+def test_a_server_can_go_back_to_its_last_two_checkpoints_however_many_exchanges_a_round_has(tmp_path) -> None:
+    north, before = Reader(tmp_path), None
+    for round in (1, 2, 3):
+        for exchange in range(1, 21):
+            north.ask("hear", round, exchange, before, x=round)
+            before = f"{round}-{exchange}"
+    assert north.ask("tell", 3, 1, "2-20") == 20 * (1 + 2)
+    assert north.ask("tell", 2, 1, "1-20") == 20
+    assert len(list(tmp_path.glob("*/memory/*"))) <= 8

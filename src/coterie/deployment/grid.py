@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.framing import Letter
+
+if TYPE_CHECKING:  # torch comes with it, and a participant's relay does without
+    from coterie.engines.flower import Answer
 
 __all__ = ["GridPost", "content_of", "letter_of"]
 
@@ -53,13 +56,15 @@ class GridPost:
         (name,) = self._grid.push_messages([message])
         return str(name)
 
-    def answers(self, names: Sequence[str], limit: int) -> dict[str, Letter | str]:
+    def answers(self, names: Sequence[str], limit: int) -> dict[str, Answer]:
         """The answers that have come."""
-        found: dict[str, Letter | str] = {}
+        from coterie.engines.flower import Lost
+
+        found: dict[str, Answer] = {}
         for message in self._grid.pull_messages(list(names)):
             name = message.metadata.reply_to_message_id
             if message.has_error():
-                found[name] = f"Flower says: {message.error.reason}"
+                found[name] = Lost(f"Flower says: {message.error.reason}")  # whoever was asked is gone, or ended while it was at it
                 continue
             try:
                 found[name] = letter_of(message.content, limit)

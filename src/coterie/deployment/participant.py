@@ -24,9 +24,10 @@ from typing import Any
 from coterie import durable
 from coterie.deployment.folders import population_of
 from coterie.engines import Engine, Job, Processes, RunContext, TaskError
+from coterie.engines.engine import EVALUATE
 from coterie.engines.serving import answer_of, job_of
 from coterie.engines.worker import memory_file, read_memory
-from coterie.errors import CoterieError, UserError
+from coterie.errors import UserError
 from coterie.framing import Letter
 from coterie.population import Population
 from coterie.record import Limits, decode
@@ -38,7 +39,7 @@ __all__ = ["Consent", "Participant"]
 RUN = re.compile(r"[0-9a-f]{16,64}")
 VERSION = re.compile(r"\d{1,9}-\d{1,9}(-guest)?")
 KEPT = 4
-"""Versions of its memory that a participant has at hand: a server that was killed may go back a round."""
+"""Versions of its memory that a participant has at hand, beside those that a server may go back to."""
 ANSWERS = 12
 AGREED = "agreed.json"
 """What a participant has agreed to."""
@@ -80,7 +81,7 @@ class Participant:
         with self._lock:
             try:
                 return self._answered(letter)
-            except (CoterieError, OSError, ValueError, KeyError, TypeError) as error:
+            except Exception as error:  # whatever the letter was; no answer at all would have it sent again
                 self.say(f"refused: {error}")
                 return _refusal(f"participant '{self.name}': {error}")
 
@@ -130,6 +131,7 @@ class Participant:
         job = here.job(letter)
         past = here.said(job, letter.body)
         if past is None:
+            here.take_back(job)
             past = self._performed(here, job, letter)
         elif past.body or not past.fields.get("error"):
             self.say(f"round {job.round}, {job.task}: asked again, said again")
@@ -195,7 +197,7 @@ class _Run:
         return self.folder / "answers" / f"{job.keep}-{hashlib.sha256(job.task.encode()).hexdigest()[:8]}.json"
 
     def said(self, job: Job, message: bytes) -> Letter | None:
-        """What was said to the same message before; None where it was never asked, or failed."""
+        """What was said to the same message before; None where it was never asked, failed, or what it kept then is gone."""
         path = self._answer_file(job)
         try:
             head, _, body = path.read_bytes().partition(b"\n")
@@ -203,7 +205,14 @@ class _Run:
         except (FileNotFoundError, ValueError):
             return None
         same = past.pop("asked") == _mark(job, message) and past.pop("sha") == hashlib.sha256(body).hexdigest()
-        return Letter(past, body) if same and past.get("error") is None else None
+        there = past.get("kept") is None or memory_file(self.folder, self.client, past["kept"]).exists()
+        return Letter(past, body) if same and there and past.get("error") is None else None
+
+    def take_back(self, job: Job) -> None:
+        """Forget what was said after this job, or to it: it was said from a memory that this job may write with other bits."""
+        for path in (self.folder / "answers").glob("*.json") if job.task != EVALUATE else ():
+            if _place(path.name.rpartition("-")[0]) >= _place(job.keep):
+                path.unlink()
 
     def remember(self, job: Job, message: bytes, said: Letter) -> None:
         """Keep an answer until it is certain that nobody asks again."""
@@ -214,13 +223,17 @@ class _Run:
         for old in _by_age(path.parent)[:-ANSWERS]:
             old.unlink(missing_ok=True)
 
-    def _forget(self, *needed: str | None) -> None:
-        """Old versions go, but for those that are needed: a guest's first, they are for one round only."""
-        named = {memory_file(self.folder, self.client, version) for version in needed if version is not None}
-        files = [path for path in _by_age(self.folder / "memory") if path not in named]
-        guests = [path for path in files if path.name.endswith("-guest.safetensors")]
-        for old in (*guests[:-KEPT], *[path for path in files if path not in guests][:-KEPT]):
-            old.unlink(missing_ok=True)
+    def _forget(self, job: Job, version: str) -> None:
+        """Old versions go, but for what this job started from and left, and what the server's last two checkpoints name."""
+        files = sorted((self.folder / "memory").iterdir(), key=lambda path: _place(_version(path)))
+        guests = [path for path in files if path.name.endswith("-guest.safetensors")]  # they are for one round only
+        lasting = [path for path in files if path not in guests]
+        needed = {memory_file(self.folder, self.client, each) for each in (job.memory, version) if each is not None}
+        for round in (job.round - 1, job.round - 2):
+            needed |= set([path for path in lasting if _place(_version(path))[0] <= round][-1:])
+        for old in (*guests[:-KEPT], *lasting[:-KEPT]):
+            if old not in needed:
+                old.unlink(missing_ok=True)
 
     def keep(self, job: Job, version: str | None) -> dict[str, str]:
         """See that what it keeps is on the disk; its digest, for the server's receipt."""
@@ -229,12 +242,22 @@ class _Run:
         path = memory_file(self.folder, self.client, version)
         durable.sync_file(path)
         durable.sync_folder(path.parent)
-        self._forget(job.memory, version)
+        self._forget(job, version)
         return {"digest": read_memory(self.folder, self.client, version).digest()}
 
 
 def _mark(job: Job, message: bytes) -> str:
     return hashlib.sha256(f"{job.round} {job.task} {job.memory} {job.keep} {job.visit}".encode() + message).hexdigest()
+
+
+def _place(version: str) -> tuple[int, ...]:
+    """Round and exchange of a version; what keeps nothing has none, and is before all others."""
+    return tuple(map(int, version.split("-")[:2]))
+
+
+def _version(path: Path) -> str:
+    """Of a memory's file."""
+    return path.name.split(".")[1]
 
 
 def _matching(pattern: re.Pattern[str], value: object, what: str) -> str:

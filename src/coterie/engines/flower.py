@@ -23,7 +23,7 @@ from coterie.framing import HEADER, Letter
 from coterie.record import Record, write
 from coterie.site import SERVER
 
-__all__ = ["Flower", "Hello", "Post", "is_name"]
+__all__ = ["Flower", "Hello", "Lost", "Post", "is_name"]
 
 POLL = 0.2
 """Seconds between looks for answers."""
@@ -35,6 +35,17 @@ MISSED = 3
 """Bad answers in a row after which a participant is no longer asked."""
 
 
+@dataclass(frozen=True)
+class Lost:
+    """In the place of an answer: nobody has heard the question to its end, through no fault of whoever was asked. It may be asked again."""
+
+    why: str
+
+
+Answer = Letter | Lost | str
+"""What comes back; a string says what is wrong with it."""
+
+
 class Post(Protocol):
     """What carries letters: Flower's Grid, or what stands for it in a test."""
 
@@ -44,8 +55,8 @@ class Post(Protocol):
     def send(self, node: int, letter: Letter, seconds: float | None) -> str:
         """Post a letter; the name under which its answer can be had."""
 
-    def answers(self, names: Sequence[str], limit: int) -> dict[str, Letter | str]:
-        """The answers that have come, by those names; a string says why there will be none."""
+    def answers(self, names: Sequence[str], limit: int) -> dict[str, Answer]:
+        """What has come, by those names."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +88,44 @@ def is_name(name: str) -> bool:
     return 0 < len(name) <= 100 and name[0].isalnum() and all(each.isalnum() or each in "._-" for each in name) and name.isascii()
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a participant is."""
+
+    node: int
+    since: float = -inf
+    """When it was let in there: one that comes back to the same node is asked again at once."""
+
+
+@dataclass
+class _Question:
+    """A letter on its way, which may have to be sent more than once."""
+
+    letter: Letter
+    names: list[str] = field(default_factory=list)
+    """Under which answers may come."""
+    place: _Place | None = None
+    """Where it was sent last, when, and how often it was sent there."""
+    at: float = -inf
+    times: int = 0
+
+    def send(self, post: Post, place: _Place, seconds: float | None) -> None:
+        """Send it, if it was not sent there lately."""
+        now = time.monotonic()
+        times = self.times if place == self.place else 0
+        if times and now - self.at < AGAIN * 2 ** (times - 1):
+            return
+        self.names.append(post.send(place.node, self.letter, seconds))
+        self.place, self.at, self.times = place, now, times + 1
+
+
 @dataclass
 class _Asked:
     """A job on its way."""
 
     job: Job
-    letter: Letter
+    question: _Question
     since: float
-    names: list[str] = field(default_factory=list)
-    """Under which answers may come."""
-    sent: tuple[int, float] | None = None
-    """To which node it was sent last, and when."""
 
     @property
     def due(self) -> float:
@@ -109,10 +147,12 @@ class Flower(Engine):
         self._names = list(names)
         self._greeting = Letter({"kind": "hello", "run": run, **greeting})
         self._say = say
-        self._greeted: dict[int, str | None] = {}
-        """Node -> under which name its answer to the greeting can be had; None where it has answered."""
-        self._nodes: dict[str, int] = {}
-        """Participant -> the node at which it is."""
+        self._greetings: dict[int, _Question] = {}
+        """Node -> what it was asked, to know who it is."""
+        self._who: dict[int, Hello | None] = {}
+        """Node -> who answers there; None where that is nobody who could be let in."""
+        self._places: dict[str, _Place] = {}
+        """Participant -> where it is."""
         self._bad: dict[int, int] = {}
         """Client -> bad answers in a row."""
         self._looked = -inf
@@ -122,10 +162,10 @@ class Flower(Engine):
     def gather(self, needed: int, patience: float = inf) -> None:
         """Wait until so many participants are there."""
         until = time.monotonic() + patience
-        while len(self._nodes) < needed:
+        while len(self._places) < needed:
             self._look()
             if time.monotonic() > until:
-                raise RunError(f"{len(self._nodes)} of {needed} participants came: {', '.join(sorted(self._nodes)) or 'nobody'}")
+                raise RunError(f"{len(self._places)} of {needed} participants came: {', '.join(sorted(self._places)) or 'nobody'}")
             time.sleep(POLL)
 
     def open(self, context: RunContext) -> None:
@@ -152,7 +192,7 @@ class Flower(Engine):
     def _asked(self, job: Job) -> _Asked:
         message = Path(job.message).read_bytes()
         fields = fields_of(0, replace(job, message="")) | {"kind": "job", "run": self._run, "sha": hashlib.sha256(message).hexdigest()}
-        return _Asked(job, Letter(fields, message), time.monotonic())
+        return _Asked(job, _Question(Letter(fields, message)), time.monotonic())
 
     def _go_on(self, asked: dict[int, _Asked], done: dict[int, Outcome]) -> None:
         """Send what can be sent, hear what has come, give up what is late."""
@@ -163,21 +203,22 @@ class Flower(Engine):
                 done[at] = each.job.failed(f"it is no longer asked, after {MISSED} bad answers in a row")
             elif each.due <= time.monotonic():
                 done[at] = each.job.late(time.monotonic() - each.since)
-            else:
-                self._send(each)
-        names = {name: at for at, each in waiting.items() if at not in done for name in each.names}
-        most = max((asked[at].job.limit for at in names.values()), default=0)
-        for name, letter in self._post.answers(list(names), most + FRAMING).items() if names else ():
-            if names[name] not in done:
-                done[names[name]] = self._heard(asked[names[name]], letter)
+            elif (place := self._places.get(self._names[each.job.client])) is not None:
+                each.question.send(self._post, place, None if each.due == inf else each.due - time.monotonic())
+        self._hear({at: each for at, each in waiting.items() if at not in done}, done)
 
-    def _send(self, each: _Asked) -> None:
-        """To where the participant is now, if it was not sent there lately."""
-        node, now = self._nodes.get(self._names[each.job.client]), time.monotonic()
-        if node is None or (each.sent is not None and each.sent[0] == node and now - each.sent[1] < AGAIN * 2 ** (len(each.names) - 1)):
-            return
-        each.names.append(self._post.send(node, each.letter, None if each.due == inf else each.due - now))
-        each.sent = node, now
+    def _hear(self, waiting: Mapping[int, _Asked], done: dict[int, Outcome]) -> None:
+        names = {name: at for at, each in waiting.items() for name in each.question.names}
+        most = max((each.job.limit for each in waiting.values()), default=0)
+        for name, answer in self._post.answers(list(names), most + FRAMING).items() if names else ():
+            at, each = names[name], waiting[names[name]]
+            if at in done:
+                continue
+            if isinstance(answer, Lost):
+                each.question.names.remove(name)
+                self._say(f"{self._names[each.job.client]}: {each.job}: {brief(answer.why)}; it will be asked again")
+            else:
+                done[at] = self._heard(each, answer)
 
     def _heard(self, each: _Asked, letter: Letter | str) -> Outcome:
         job = each.job
@@ -204,30 +245,48 @@ class Flower(Engine):
         write(Record({RECEIPT: digest}), path, f"what client {job.client} keeps, version {job.keep}", sync=False)
 
     def _look(self) -> None:
-        """Greet who is new, and note who has gone."""
+        """Greet who is new, note who has gone, and let in whom there is a place for."""
         if time.monotonic() - self._looked < LOOK:
             return
         self._looked = time.monotonic()
         here = self._post.nodes()
-        for node in here - self._greeted.keys():
-            self._greeted[node] = self._post.send(node, self._greeting, None)
-        for name in [name for name, node in self._nodes.items() if node not in here]:
+        for name in [name for name, place in self._places.items() if place.node not in here]:
             self._say(f"{name} has gone")
-            del self._nodes[name]
-        self._greeted = {node: name for node, name in self._greeted.items() if node in here}
-        unheard = {name: node for node, name in self._greeted.items() if name is not None}
-        for name, letter in self._post.answers(list(unheard), HEADER).items() if unheard else ():
-            self._greeted[unheard[name]] = None
-            self._admit(unheard[name], greeted(letter))
+            del self._places[name]
+        self._who = {node: who for node, who in self._who.items() if node in here}
+        self._greetings = {node: self._greetings.get(node) or _Question(self._greeting) for node in here}
+        self._greet({node: each for node, each in self._greetings.items() if node not in self._who})
+        for node, who in self._who.items():
+            if who is not None and who.name not in self._places:
+                self._let_in(node, who)
 
-    def _admit(self, node: int, hello: Hello | str) -> None:
+    def _greet(self, silent: Mapping[int, _Question]) -> None:
+        """Ask those who have not said yet who they are."""
+        for node, each in silent.items():
+            each.send(self._post, _Place(node), None)
+        names = {name: node for node, each in silent.items() for name in each.names}
+        for name, answer in self._post.answers(list(names), HEADER).items() if names else ():
+            if isinstance(answer, Lost):
+                silent[names[name]].names.remove(name)
+                self._say(f"somebody is not in yet: {brief(answer.why)}")
+            else:
+                self._who[names[name]] = self._welcomed(names[name], greeted(answer))
+
+    def _welcomed(self, node: int, hello: Hello | str) -> Hello | None:
+        """Who is let in, now or when its place is free."""
         if isinstance(hello, str):
             self._say(f"somebody is not let in: {hello}")
         elif hello.name not in self._names:
             self._say(f"'{hello.name}' is not let in: it is not one of {', '.join(self._names)}")
-        elif hello.name in self._nodes:
+        elif hello.name in self._places:
             self._say(f"a second '{hello.name}' is not let in: the first is still there")
+            return hello
         else:
-            self._nodes[hello.name], self.hellos[hello.name] = node, hello
-            self._bad.pop(self._names.index(hello.name), None)
-            self._say(f"{hello.name} is in, with {hello.samples:,} samples")
+            self._let_in(node, hello)
+            return hello
+        return None
+
+    def _let_in(self, node: int, hello: Hello) -> None:
+        self._places[hello.name], self.hellos[hello.name] = _Place(node, time.monotonic()), hello
+        self._bad.pop(self._names.index(hello.name), None)
+        self._say(f"{hello.name} is in, with {hello.samples:,} samples")
