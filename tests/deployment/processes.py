@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,24 +42,45 @@ class Stage:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def coterie(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command, in a process group of its own, with its words in a file."""
+    def coterie(self, name: str, *arguments: str, before: Sequence[str] = (), **variables: str) -> subprocess.Popen[bytes]:
+        """Start a command, in a process group of its own, with its words in a file; behind another command and with variables, if need be."""
         with (self.folder / f"{name}.out").open("ab") as out:
-            command = [sys.executable, "-m", "coterie", *arguments]
-            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+            process = subprocess.Popen(
+                [*before, sys.executable, "-m", "coterie", *arguments],
+                cwd=self.folder,
+                env=os.environ | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
         self.running[name] = process
         return process
 
     def server(self, *more: str) -> subprocess.Popen[bytes]:
         return self.coterie("server", "deploy", "server", "experiment.toml", "--port", str(self.port), "--out", "deployment", *more)
 
-    def client(self, name: str, *more: str, port: int | None = None, out: str | None = None) -> subprocess.Popen[bytes]:
+    def client(
+        self, name: str, *more: str, port: int | None = None, out: str | None = None, before: Sequence[str] = (), **variables: str
+    ) -> subprocess.Popen[bytes]:
         where = ("--server", f"127.0.0.1:{port or self.port}", "--name", name, "--home", f"home-{out or name}", "--yes")
-        return self.coterie(out or name, "deploy", "client", *where, *more)
+        return self.coterie(out or name, "deploy", "client", *where, *more, before=before, **variables)
 
     def kill(self, name: str) -> None:
-        """As a power cut would: what it has started learns of it from the kernel."""
+        """The command alone: what it has started learns of it from the kernel."""
         self.kill_group(self.running.pop(name))
+
+    def cut_power(self, name: str) -> None:
+        """All of it at once: nobody has time for a last word."""
+        process = self.running.pop(name)
+        self.signal(process, signal.SIGKILL)
+        process.wait()
+
+    def signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        """To a process and all that it has started."""
+        for pid in (process.pid, *_below(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def words(self, name: str) -> str:
         path = self.folder / f"{name}.out"
@@ -77,6 +99,25 @@ class Stage:
                 assert words in self.log(), f"the server has ended:\n{self.words('server')}\n{self.log()}"
             time.sleep(0.2)
 
+    def until_busy(self, name: str) -> None:
+        """Wait until a participant is in the middle of a task."""
+        end = time.monotonic() + PATIENCE
+        while not list((self.folder / f"home-{name}").glob("*/live/message-*.safetensors")):
+            assert time.monotonic() < end, f"{name} has nothing to do:\n{self.words(name)}\n{self.log()}"
+            time.sleep(0.02)
+
     def over(self) -> int:
         """The server's exit code, when it ends."""
         return self.running["server"].wait(timeout=PATIENCE)
+
+
+def _below(process: int) -> list[int]:
+    """Processes that a process has started, and those that they have, by what Linux knows of them."""
+    parents = dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]

@@ -27,7 +27,8 @@ def serve(deployment: Deployment, host: str, port: int, keys: Path | None, say: 
     """Run a deployment to its end; where its results are."""
     folder = deployment.folder
     flower = FlowerHome(folder / "flower")
-    (folder / STATUS).unlink(missing_ok=True)
+    with deployment.alone():  # a server that was killed has still to say how it ended, which is nothing about this one
+        (folder / STATUS).unlink(missing_ok=True)
     port = port or free_port(host)
     found = None if keys is None else Keys(keys.absolute())
     with started(start_server(flower, host, port, found, deployment.names, folder / "superlink.log")) as superlink:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from coterie.ledger import LEDGER
 
 __all__ = ["Deployment", "conduct", "deployable", "main", "server_app"]
 
+GRACE = 60.0
+"""Seconds in which the server before this one must have ended: Flower's processes learn late that their parent was killed."""
 ABOUT, LOG, STATUS, PID, RUN = "deployment.json", "deployment.log", "status.json", "server.pid", "run"
 
 
@@ -59,6 +63,21 @@ class Deployment:
             return cls(folder, **{**fields, "names": tuple(fields["names"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder} holds no deployment: {error}") from None
+
+    @contextmanager
+    def alone(self, patience: float = GRACE) -> Iterator[None]:
+        """Hold the deployment, as one process at a time can; it is let go with the process, however that ends."""
+        until = time.monotonic() + patience
+        with (self.folder / ABOUT).open("rb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise UserError(f"{self.folder}: another server is at work on this deployment") from None
+                    time.sleep(0.1)
+            yield
 
     def say(self, words: str) -> None:
         """A line in the log."""
@@ -113,14 +132,15 @@ def main(grid: Any, context: Any) -> None:
     """What Flower calls."""
     folder = Path(str(context.run_config["folder"]))
     deployment = Deployment.read(folder)
-    durable.write(folder / PID, f"{os.getpid()}\n")
-    try:
-        result = conduct(GridPost(grid), folder)
-    except Exception as error:
-        deployment.say(f"failed: {type(error).__name__}: {error}")
-        durable.write(folder / STATUS, json.dumps({"state": "failed", "words": str(error)}) + "\n")
-        raise
-    durable.write(folder / STATUS, json.dumps({"state": "done", "words": str(result.folder)}) + "\n")
+    with deployment.alone():
+        durable.write(folder / PID, f"{os.getpid()}\n")
+        try:
+            result = conduct(GridPost(grid), folder)
+        except Exception as error:
+            deployment.say(f"failed: {type(error).__name__}: {error}")
+            durable.write(folder / STATUS, json.dumps({"state": "failed", "words": str(error)}) + "\n")
+            raise
+        durable.write(folder / STATUS, json.dumps({"state": "done", "words": str(result.folder)}) + "\n")
 
 
 def _lines(deployment: Deployment) -> Callable[[dict[str, Any]], None]:
