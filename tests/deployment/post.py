@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from coterie.deployment.grid import content_of, letter_of
 from coterie.deployment.participant import Participant
+from coterie.deployment.server_app import Deployment, conduct, deployable
+from coterie.engines import Inline
 from coterie.engines.flower import Answer
 from coterie.framing import Letter
+from coterie.running.experiment import Experiment
+from coterie.running.rounds import Result
+
+NAMES = ["north", "east", "south", "west", "far-away"]
 
 Change = Callable[[Letter, Letter], Answer | None]
 """Given what was asked and what was answered, what arrives; None where nothing does."""
@@ -49,3 +56,19 @@ class Desk:
             elif answer is not None:
                 found[name] = answer
         return found
+
+
+def people(home: Path, **settings) -> dict[int, Participant]:
+    """By node."""
+    return {100 + at: Participant(name, home / name, engine=Inline, **settings) for at, name in enumerate(NAMES)}
+
+
+def deploy(folder: Path, plan: Experiment, desk: Desk) -> Result:
+    """Run an experiment with the participants at a desk."""
+    Deployment.begin(folder, deployable(plan, NAMES), NAMES, len(NAMES))
+    return conduct(desk, folder)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """What participants keep."""
+    return {path: path.read_bytes() for path in folder.glob("*/*/memory/*") if path.is_file()}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Stage:
         process.wait()
 
     def coterie(self, name: str, *arguments: str, before: Sequence[str] = (), **variables: str) -> subprocess.Popen[bytes]:
-        """Start a command, in a process group of its own, with its words in a file; behind another command and with variables, if need be."""
+        """Start a command (behind another, with variables) in a process group of its own, with its words in a file."""
         with (self.folder / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(
                 [*before, sys.executable, "-m", "coterie", *arguments],
@@ -91,24 +91,32 @@ class Stage:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def until(self, words: str, where: str = "log") -> None:
-        """Wait until something is said."""
-        end = time.monotonic() + PATIENCE
-        while words not in (self.log() if where == "log" else self.words(where)):
-            assert time.monotonic() < end, f"nobody says {words!r}:\n{self.words('server')}\n{self.log()}"
-            if "server" in self.running and self.running["server"].poll() is not None:
-                assert words in self.log(), f"the server has ended:\n{self.words('server')}\n{self.log()}"
-            time.sleep(0.2)
+        """Wait until something is said; a server that has ended says nothing more."""
+
+        def said() -> bool:
+            ended = "server" in self.running and self.running["server"].poll() is not None
+            heard = words in (self.log() if where == "log" else self.words(where))
+            assert heard or not ended, f"the server has ended:\n{self.words('server')}\n{self.log()}"
+            return heard
+
+        wait_for(said, lambda: f"nobody says {words!r}:\n{self.words('server')}\n{self.log()}")
 
     def until_busy(self, name: str) -> None:
         """Wait until a participant is in the middle of a task."""
-        end = time.monotonic() + PATIENCE
-        while not list((self.folder / f"home-{name}").glob("*/live/message-*.safetensors")):
-            assert time.monotonic() < end, f"{name} has nothing to do:\n{self.words(name)}\n{self.log()}"
-            time.sleep(0.02)
+        home = self.folder / f"home-{name}"
+        wait_for(lambda: any(home.glob("*/live/message-*")), lambda: f"{name} has nothing to do:\n{self.words(name)}\n{self.log()}")
 
     def over(self) -> int:
         """The server's exit code, when it ends."""
         return self.running["server"].wait(timeout=PATIENCE)
+
+
+def wait_for(condition: Callable[[], bool], trouble: Callable[[], str]) -> None:
+    """Until something is so; if it never is, say what the trouble is."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, trouble()
+        time.sleep(0.05)
 
 
 def _below(process: int) -> list[int]:

@@ -10,8 +10,8 @@ from contextlib import suppress
 class Proxy:
     """Passes on what comes to a port of its own, until it is cut: then connections break and new ones are refused."""
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    def __init__(self) -> None:
+        self._to = 0
         self._door: socket.socket | None = None
         self._ends: list[socket.socket] = []
         self.passed = 0
@@ -24,6 +24,10 @@ class Proxy:
 
     def __exit__(self, *error: object) -> None:
         self.cut()
+
+    def lead_to(self, port: int) -> None:
+        """From now on, to this port."""
+        self._to = port
 
     def heal(self) -> None:
         """Listen, on the same port as before."""

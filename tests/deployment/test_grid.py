@@ -32,7 +32,7 @@ class Grid:
 def test_an_error_of_flowers_is_nothing_that_a_participant_has_said(code, monkeypatch) -> None:
     from flwr.app import Error, Message
 
-    for name in ("_run_id", "_node_id"):  # what Flower's own process would know of itself
+    for name in ("_run_id", "_node_id", "_task_id"):  # what Flower's own process would know of itself
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
     post = GridPost(Grid(lambda message: Message(Error(code, "Node Unavailable"), reply_to=message)))
     name = post.send(7, Letter({"kind": "job"}, b"weights"), 30.0)

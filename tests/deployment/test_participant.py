@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import pytest
 from tests import digests
-from tests.deployment.post import Desk
+from tests.deployment.post import NAMES, Desk, deploy, files, people
 
 from coterie import durable
 from coterie.deployment.participant import Participant
-from coterie.deployment.server_app import Deployment, conduct, deployable
+from coterie.deployment.server_app import conduct, deployable
 from coterie.engines import Inline, Job
 from coterie.engines.flower import Answer, Lost
 from coterie.engines.serving import fields_of
@@ -31,23 +31,7 @@ from coterie.site import Site
 from coterie.testing import small_experiment
 
 pytest.importorskip("flwr")
-NAMES = ["north", "east", "south", "west", "far-away"]
 CASES = {case["method"]["name"]: name for name, case in reversed(digests.CASES.items())}
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
-    for name in ("POLL", "LOOK"):
-        monkeypatch.setattr(f"coterie.engines.flower.{name}", 0.0)
-
-
-def people(home: Path, **settings) -> dict[int, Participant]:
-    return {100 + at: Participant(name, home / name, engine=Inline, **settings) for at, name in enumerate(NAMES)}
-
-
-def deploy(folder: Path, plan: Experiment, desk: Desk):
-    Deployment.begin(folder, deployable(plan, NAMES), NAMES, len(NAMES))
-    return conduct(desk, folder)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedfusion", "fml", "fccl", "split-metadata", "ditto", "scaffold", "fedproto"])
@@ -98,10 +82,6 @@ def test_an_old_letter_changes_nothing_that_a_new_one_builds_on(tmp_path) -> Non
     assert {path: data for path, data in files(tmp_path).items() if "memory" in str(path)} == before
 
 
-def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.glob("*/*/memory/*") if path.is_file()}
-
-
 def test_what_may_not_leave_does_not(tmp_path) -> None:
     plan = Experiment.parse(digests.BASE | digests.CASES[CASES["split-metadata"]])
     desk = Desk(people(tmp_path))
@@ -117,69 +97,6 @@ def test_who_does_not_agree_does_not_take_part(tmp_path) -> None:
     experiment = small_experiment(METHODS.resolve("fedavg")).resolved()
     said = someone.answer(Letter({"kind": "hello", "run": "0" * 32, "experiment": experiment, "names": ["north"]}))
     assert said.fields["error"] == "participant 'north': it does not take part"
-
-
-ODD = {
-    "a task that is none": lambda fields: {**fields, "task": "__init__"},
-    "a task that is private": lambda fields: {**fields, "task": "network"},
-    "a run that leads out of the folder": lambda fields: {**fields, "run": "../../etc"},
-    "a version that leads out of the folder": lambda fields: {**fields, "keep": "../../x"},
-    "a memory that leads out of the folder": lambda fields: {**fields, "memory": "/etc/passwd"},
-    "another client's job": lambda fields: {**fields, "client": 3},
-    "a message that was changed": lambda fields: {**fields, "sha": "0" * 64},
-    "fields that are missing": lambda fields: {"kind": "job", "run": fields["run"]},
-    "a field too many": lambda fields: {**fields, "more": 1},
-    "a kind that is none": lambda fields: {**fields, "kind": ["job"]},
-    "a round that is none": lambda fields: {**fields, "visit": 3},
-}
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_a_letter_that_is_odd_is_refused_in_words(odd, tmp_path) -> None:
-    desk = Desk(people(tmp_path))
-    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=1, cohort=1.0), desk)
-    node, letter = next((node, letter) for node, letter in desk.asked if letter.fields["kind"] == "job")
-    before = files(tmp_path)
-    said = desk.participants[node].answer(Letter(ODD[odd](dict(letter.fields)), letter.body))
-    assert said.fields["error"]
-    assert said.body == b""
-    assert files(tmp_path) == before
-
-
-FORGED = {"protocol": "global", "scores": {}, "domain": None}
-LIES = {
-    "no fields": lambda answer: Letter({}, answer.body),
-    "a part": lambda answer: Letter(answer.fields, answer.body[:-9]),
-    "nothing": lambda answer: Letter(answer.fields, b""),
-    "a header that lies": lambda answer: Letter(answer.fields, (2**60).to_bytes(8, "little") + answer.body[8:]),
-    "a hundred megabytes": lambda answer: Letter(answer.fields, bytes(100 * 2**20)),
-    "another's memory": lambda answer: Letter({**answer.fields, "kept": "../../x", "digest": "0" * 64}, answer.body),
-    "logs without end": lambda answer: Letter({**answer.fields, "logs": {"x": "y" * 20_000_000}}, answer.body),
-    "a forged score": lambda answer: Letter(
-        {**answer.fields, "observations": [{"protocol": "global", "scores": {}, "domain": None}]}, answer.body
-    ),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_an_answer_that_is_odd_is_dropped_and_the_run_unharmed(lie, tmp_path) -> None:
-    plan = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0)
-
-    def change(asked: Letter, answer: Letter) -> Letter:
-        wrong = asked.fields["kind"] == "job" and asked.fields["client"] == 1 and asked.fields["round"] == 1
-        return LIES[lie](answer) if wrong else answer
-
-    there = deploy(tmp_path / "deployment", plan, Desk(people(tmp_path), change))
-    assert "round 1: east was dropped" in (tmp_path / "deployment" / "deployment.log").read_text()
-    assert there.summary["rounds"] == 2
-    assert not (tmp_path / "x").exists()
-
-
-def test_who_answers_badly_three_times_is_no_longer_asked(tmp_path) -> None:
-    desk = Desk(people(tmp_path), lambda asked, answer: Letter({}) if asked.fields.get("client") == 1 else answer)
-    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), desk)
-    assert sum(node == 101 and letter.fields["kind"] == "job" for node, letter in desk.asked) == 3
-    assert "no longer asked, after 3 bad answers in a row" in (tmp_path / "deployment" / "deployment.log").read_text()
 
 
 def test_a_participant_that_comes_back_elsewhere_is_found_there(tmp_path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.deployment import conducting, server_app
-from coterie.deployment.server_app import STATUS, Deployment, main
+from coterie.deployment.server_app import STATUS, Deployment, end_with_server, held, main
 from coterie.errors import Interrupted, UserError
 from coterie.methods import METHODS
 from coterie.testing import small_experiment
@@ -22,10 +24,28 @@ def deployment(folder) -> Deployment:
 
 
 def test_only_one_server_at_a_time_is_at_work_on_a_deployment(tmp_path) -> None:
-    one = deployment(tmp_path)
-    with one.alone(), pytest.raises(UserError, match="another server is at work"), one.alone(patience=0.0):
+    with held(tmp_path), pytest.raises(UserError, match="another server is at work"), held(tmp_path, patience=0.0):
         pass
-    with one.alone(patience=0.0):
+    with held(tmp_path, patience=0.0):
+        pass
+
+
+def test_the_app_ends_with_the_command_that_has_started_it(tmp_path) -> None:
+    """Flower's own process would look for a SuperLink that is gone, and hold the run, for minutes."""
+    code = f"from pathlib import Path; from coterie.deployment.server_app import *; end_with_server(Path({str(tmp_path)!r})); "
+    words = [sys.executable, "-c", code + "print('begun', flush=True); import time; time.sleep(600)"]
+    with held(tmp_path):
+        app = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert app.stdout is not None
+        assert app.stdout.readline() == "begun\n"
+        assert app.poll() is None
+    assert app.wait(timeout=60) == 1
+    app.stdout.close()
+
+
+def test_an_app_that_no_command_has_started_goes_on(tmp_path) -> None:
+    end_with_server(tmp_path)
+    with held(tmp_path, patience=0.0):
         pass
 
 

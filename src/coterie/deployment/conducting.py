@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coterie.deployment.flower import FlowerHome, free_port, start_server, started, submit
 from coterie.deployment.keys import Keys
-from coterie.deployment.server_app import LOG, PID, STATUS, Deployment
+from coterie.deployment.server_app import ABOUT, LOG, PID, STATUS, Deployment, held
 from coterie.errors import RunError
 
 __all__ = ["serve"]
@@ -26,21 +26,26 @@ BEGIN = 120.0
 def serve(deployment: Deployment, host: str, port: int, keys: Path | None, say: Callable[[str], None]) -> str:
     """Run a deployment to its end; where its results are."""
     folder = deployment.folder
-    flower = FlowerHome(folder / "flower")
-    with deployment.alone():  # a server that was killed has still to say how it ended, which is nothing about this one
-        (folder / STATUS).unlink(missing_ok=True)
     port = port or free_port(host)
-    found = None if keys is None else Keys(keys.absolute())
-    with started(start_server(flower, host, port, found, deployment.names, folder / "superlink.log")) as superlink:
-        say(f"listening on {host}:{port} for {', '.join(deployment.names)}")
+    flower, found = FlowerHome(folder / "flower"), None if keys is None else Keys(keys.absolute())
+    with held(folder):
+        with held(folder / ABOUT):  # the app of a server that was killed may have last words, which are not about this one
+            (folder / STATUS).unlink(missing_ok=True)
+        with started(start_server(flower, host, port, found, deployment.names, folder / "superlink.log")) as superlink:
+            say(f"listening on {host}:{port} for {', '.join(deployment.names)}")
+            return _conducted(folder, flower, superlink, say)
+
+
+def _conducted(folder: Path, flower: FlowerHome, superlink: subprocess.Popen[bytes], say: Callable[[str], None]) -> str:
+    """Have the app run, and watch it."""
+    seen = (folder / LOG).stat().st_size if (folder / LOG).exists() else 0
+    for _ in range(TRIES):
+        (folder / PID).unlink(missing_ok=True)
+        submit(flower, folder)
+        if (words := _watched(folder, superlink, _Lines(folder / LOG, seen, say))) is not None:
+            return words
+        say("the server's app has ended by itself; once more from the last checkpoint")
         seen = (folder / LOG).stat().st_size if (folder / LOG).exists() else 0
-        for _ in range(TRIES):
-            (folder / PID).unlink(missing_ok=True)
-            submit(flower, folder)
-            if (words := _watched(folder, superlink, _Lines(folder / LOG, seen, say))) is not None:
-                return words
-            say("the server's app has ended by itself; once more from the last checkpoint")
-            seen = (folder / LOG).stat().st_size if (folder / LOG).exists() else 0
     raise RunError(f"the server's app ends by itself again and again; see {folder / 'superlink.log'}")
 
 

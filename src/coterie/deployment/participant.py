@@ -25,6 +25,7 @@ from coterie import durable
 from coterie.deployment.folders import population_of
 from coterie.engines import Engine, Job, Processes, RunContext, TaskError
 from coterie.engines.engine import EVALUATE
+from coterie.engines.flower import mark_of
 from coterie.engines.serving import answer_of, job_of
 from coterie.engines.worker import memory_file, read_memory
 from coterie.errors import UserError
@@ -129,15 +130,16 @@ class Participant:
             self._hello(Letter(json.loads((self.home / run / AGREED).read_text(encoding="utf-8"))))
         here = self._open[run]
         job = here.job(letter)
-        past = here.said(job, letter.body)
+        mark = mark_of(job, letter.fields["sha"])
+        past = here.said(job, mark)
         if past is None:
             here.take_back(job)
-            past = self._performed(here, job, letter)
+            past = self._performed(here, job, letter, mark)
         elif past.body or not past.fields.get("error"):
             self.say(f"round {job.round}, {job.task}: asked again, said again")
         return past
 
-    def _performed(self, here: _Run, job: Job, letter: Letter) -> Letter:
+    def _performed(self, here: _Run, job: Job, letter: Letter, mark: str) -> Letter:
         path = here.folder / "live" / f"message-{hashlib.sha256(letter.body).hexdigest()}.safetensors"  # a worker knows messages by name
         path.write_bytes(letter.body)
         outcome = next(iter(here.engine.deliver([replace(job, message=str(path))])))
@@ -145,9 +147,9 @@ class Participant:
         kinds = kinds_of(decode(outcome.reply, Limits(bytes=2**40, header=2**30, entries=2**30))) if outcome.error is None else {}
         if refused := sorted(self.never & kinds.keys()):
             outcome = job.failed(f"'{self.name}' does not send {', '.join(refused)} (--never-send)")
-        text = json.loads(answer_of(job, outcome, ticket=0, last=False)) | here.keep(job, outcome.kept)
+        text = json.loads(answer_of(job, outcome, ticket=0, last=False, asked=mark)) | here.keep(job, outcome.kept)
         said = Letter(text, b"" if outcome.error else bytes(outcome.reply))
-        here.remember(job, letter.body, said)
+        here.remember(job, said)
         self._write_down(here, job, kinds if outcome.error is None else {}, said)
         return said
 
@@ -196,15 +198,15 @@ class _Run:
     def _answer_file(self, job: Job) -> Path:
         return self.folder / "answers" / f"{job.keep}-{hashlib.sha256(job.task.encode()).hexdigest()[:8]}.json"
 
-    def said(self, job: Job, message: bytes) -> Letter | None:
-        """What was said to the same message before; None where it was never asked, failed, or what it kept then is gone."""
+    def said(self, job: Job, mark: str) -> Letter | None:
+        """What was said to the same question before; None where it was never asked, failed, or what it kept then is gone."""
         path = self._answer_file(job)
         try:
             head, _, body = path.read_bytes().partition(b"\n")
             past = json.loads(head)
         except (FileNotFoundError, ValueError):
             return None
-        same = past.pop("asked") == _mark(job, message) and past.pop("sha") == hashlib.sha256(body).hexdigest()
+        same = past["asked"] == mark and past.pop("sha") == hashlib.sha256(body).hexdigest()
         there = past.get("kept") is None or memory_file(self.folder, self.client, past["kept"]).exists()
         return Letter(past, body) if same and there and past.get("error") is None else None
 
@@ -214,12 +216,11 @@ class _Run:
             if _place(path.name.rpartition("-")[0]) >= _place(job.keep):
                 path.unlink()
 
-    def remember(self, job: Job, message: bytes, said: Letter) -> None:
+    def remember(self, job: Job, said: Letter) -> None:
         """Keep an answer until it is certain that nobody asks again."""
         path = self._answer_file(job)
         durable.make_folder(path.parent)
-        marks = {"asked": _mark(job, message), "sha": hashlib.sha256(said.body).hexdigest()}
-        durable.write(path, json.dumps({**said.fields, **marks}).encode() + b"\n", said.body)
+        durable.write(path, json.dumps({**said.fields, "sha": hashlib.sha256(said.body).hexdigest()}).encode() + b"\n", said.body)
         for old in _by_age(path.parent)[:-ANSWERS]:
             old.unlink(missing_ok=True)
 
@@ -244,10 +245,6 @@ class _Run:
         durable.sync_folder(path.parent)
         self._forget(job, version)
         return {"digest": read_memory(self.folder, self.client, version).digest()}
-
-
-def _mark(job: Job, message: bytes) -> str:
-    return hashlib.sha256(f"{job.round} {job.task} {job.memory} {job.keep} {job.visit}".encode() + message).hexdigest()
 
 
 def _place(version: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ from coterie.deployment.grid import GridPost
 from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER
 
-__all__ = ["Deployment", "conduct", "deployable", "main", "server_app"]
+__all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "main", "server_app"]
 
 GRACE = 60.0
-"""Seconds in which the server before this one must have ended: Flower's processes learn late that their parent was killed."""
+"""Seconds in which the server before this one must have ended."""
 ABOUT, LOG, STATUS, PID, RUN = "deployment.json", "deployment.log", "status.json", "server.pid", "run"
 
 
@@ -64,25 +65,52 @@ class Deployment:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder} holds no deployment: {error}") from None
 
-    @contextmanager
-    def alone(self, patience: float = GRACE) -> Iterator[None]:
-        """Hold the deployment, as one process at a time can; it is let go with the process, however that ends."""
-        until = time.monotonic() + patience
-        with (self.folder / ABOUT).open("rb") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise UserError(f"{self.folder}: another server is at work on this deployment") from None
-                    time.sleep(0.1)
-            yield
-
     def say(self, words: str) -> None:
         """A line in the log."""
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+
+
+@contextmanager
+def held(path: Path, patience: float = GRACE) -> Iterator[None]:
+    """Hold a file or a folder of a deployment, as one process at a time can; it is let go with the process, however that ends.
+
+    >>> import tempfile
+    >>> with held(Path(tempfile.mkdtemp())):
+    ...     pass
+    """
+    until = time.monotonic() + patience
+    file = os.open(path, os.O_RDONLY)
+    try:
+        while not _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if time.monotonic() > until:
+                raise UserError(f"{path}: another server is at work on this deployment")
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def end_with_server(folder: Path) -> None:
+    """See to it that this process ends when the command does that holds a deployment's folder: Flower would go on looking for it."""
+    file = os.open(folder, os.O_RDONLY)
+    if _lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB):  # there is no such command: somebody has called `flwr run`
+        os.close(file)
+        return
+
+    def wait() -> None:
+        _lock(file, fcntl.LOCK_SH)
+        os._exit(1)  # as if killed too: what is on the disk is whole at any time
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def conduct(post: Any, folder: Path) -> Any:
@@ -132,7 +160,8 @@ def main(grid: Any, context: Any) -> None:
     """What Flower calls."""
     folder = Path(str(context.run_config["folder"]))
     deployment = Deployment.read(folder)
-    with deployment.alone():
+    with held(folder / ABOUT):
+        end_with_server(folder)
         durable.write(folder / PID, f"{os.getpid()}\n")
         try:
             result = conduct(GridPost(grid), folder)

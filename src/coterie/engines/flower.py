@@ -23,7 +23,7 @@ from coterie.framing import HEADER, Letter
 from coterie.record import Record, write
 from coterie.site import SERVER
 
-__all__ = ["Flower", "Hello", "Lost", "Post", "is_name"]
+__all__ = ["Flower", "Hello", "Lost", "Post", "is_name", "mark_of"]
 
 POLL = 0.2
 """Seconds between looks for answers."""
@@ -86,6 +86,16 @@ def greeted(letter: Letter | str) -> Hello | str:
 def is_name(name: str) -> bool:
     """Whether a participant may be called so: letters, digits, dots, dashes; nothing that leads out of a folder."""
     return 0 < len(name) <= 100 and name[0].isalnum() and all(each.isalnum() or each in "._-" for each in name) and name.isascii()
+
+
+def mark_of(job: Job, sha: str) -> str:
+    """What tells a question from all others; an answer names it. `sha` is the message's.
+
+    >>> mark_of(Job(2, "train", 1, ""), "0" * 64) == mark_of(Job(3, "train", 1, ""), "0" * 64)
+    False
+    """
+    about = f"{job.client} {job.round} {job.task} {job.memory} {job.keep} {job.visit} {sha}"
+    return hashlib.sha256(about.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -225,6 +235,8 @@ class Flower(Engine):
         try:
             if isinstance(letter, str):
                 raise ValueError(letter)
+            if letter.fields.get("error") is None and letter.fields.get("asked") != mark_of(job, each.question.letter.fields["sha"]):
+                raise ValueError("it is one to another question")
             outcome = outcome_of(job, dict(letter.fields), letter.body)
             self._receipt(job, outcome, str(letter.fields.get("digest", "")))
         except Exception as error:  # whatever it is that was sent in the place of an answer

@@ -1,0 +1,224 @@
+"""The attack table of docs/deploy.md: what a letter can do to a participant, an answer to the server, and a stranger to both."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.deployment.lies import LIES
+from tests.deployment.post import Desk, deploy, files, people
+from tests.deployment.processes import Stage, wait_for
+
+from coterie.deployment.keys import make_keys
+from coterie.deployment.participant import Participant, _Run
+from coterie.deployment.resident import serve_participant
+from coterie.engines import Inline
+from coterie.engines.engine import RunContext
+from coterie.engines.flower import Flower
+from coterie.framing import Letter
+from coterie.hostile import BEHAVIOURS
+from coterie.methods import METHODS
+from coterie.testing import Trial, small_experiment, try_engine
+
+pytest.importorskip("flwr")
+LONG = bool(os.environ.get("COTERIE_LONG"))
+
+
+ODD = {
+    "a task that is none": lambda fields: {**fields, "task": "__init__"},
+    "a task that is private": lambda fields: {**fields, "task": "network"},
+    "a run that leads out of the folder": lambda fields: {**fields, "run": "../../etc"},
+    "a version that leads out of the folder": lambda fields: {**fields, "keep": "../../x"},
+    "a memory that leads out of the folder": lambda fields: {**fields, "memory": "/etc/passwd"},
+    "another client's job": lambda fields: {**fields, "client": 3},
+    "a message that was changed": lambda fields: {**fields, "sha": "0" * 64},
+    "fields that are missing": lambda fields: {"kind": "job", "run": fields["run"]},
+    "a field too many": lambda fields: {**fields, "more": 1},
+    "a kind that is none": lambda fields: {**fields, "kind": ["job"]},
+    "a round that is none": lambda fields: {**fields, "visit": 3},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_letter_that_is_odd_is_refused_in_words(odd, tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=1, cohort=1.0), desk)
+    node, letter = next((node, letter) for node, letter in desk.asked if letter.fields["kind"] == "job")
+    before = files(tmp_path)
+    said = desk.participants[node].answer(Letter(ODD[odd](dict(letter.fields)), letter.body))
+    assert said.fields["error"]
+    assert said.body == b""
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_is_odd_is_dropped_and_the_run_unharmed(lie, tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0)
+
+    given: list[Letter] = []
+
+    def change(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("client") == 1 and asked.fields["task"] == "train":
+            given.append(answer)
+        wrong = asked.fields.get("client") == 1 and asked.fields["round"] == 2
+        return LIES[lie](answer, given[0]) if wrong else answer
+
+    there = deploy(tmp_path / "deployment", plan, Desk(people(tmp_path), change))
+    assert "round 2: east was dropped" in (tmp_path / "deployment" / "deployment.log").read_text()
+    assert there.summary["rounds"] == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_who_answers_badly_three_times_is_no_longer_asked(tmp_path) -> None:
+    desk = Desk(people(tmp_path), lambda asked, answer: Letter({}) if asked.fields.get("client") == 1 else answer)
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), desk)
+    assert sum(node == 101 and letter.fields["kind"] == "job" for node, letter in desk.asked) == 3
+    assert "no longer asked, after 3 bad answers in a row" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_answers_that_have_changed_places_are_not_believed(tmp_path) -> None:
+    given: dict[int, Letter] = {}
+
+    def swap(asked: Letter, answer: Letter) -> Letter:
+        given[asked.fields.get("client", -1)] = answer
+        return given[0] if asked.fields.get("client") == 1 else answer
+
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1, cohort=1.0), Desk(people(tmp_path), swap))
+    assert "east was dropped: client 1, task 'train', round 1: its answer cannot be used: it is one to another question" in log(tmp_path)
+
+
+def log(folder: Path) -> str:
+    return (folder / "deployment" / "deployment.log").read_text()
+
+
+class Deployed(Flower):
+    """The engine of a deployment with a desk for a network, for any population."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(Desk({}), "0" * 32, [], {"experiment": small_experiment(METHODS.resolve("fedavg")).resolved(), "names": []})
+        self._home = home
+
+    def open(self, context: RunContext) -> None:
+        super().open(context)
+        self._names = [f"p{client}" for client in range(len(context.population.partition.train.sizes))]
+        self._post = Desk({at: Member(name, self._home / name, context=context, client=at) for at, name in enumerate(self._names)})
+        self.gather(len(self._names))
+
+
+class Member(Participant):
+    """A participant whose part of a population is given to it."""
+
+    def __init__(self, name: str, home: Path, context: RunContext, client: int) -> None:
+        super().__init__(name, home)
+        self._context, self._client = context, client
+
+    def _opened(self, run: str, experiment, names) -> _Run:
+        (self.home / run / "live").mkdir(parents=True)
+        engine = Inline()
+        engine.open(RunContext(self._context.method, self._context.population, self.home / run))
+        return _Run(self.home / run, self._client, engine, self._context.population)
+
+
+SENT = [name for name, each in BEHAVIOURS.items() if not each.isolated and name.split()[0] in ("sends", "smuggles", "counts", "answers")]
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory) -> Trial:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("POLL", "LOOK"):
+            patch.setattr(f"coterie.engines.flower.{name}", 0.0)
+        return try_engine(lambda: Deployed(tmp_path_factory.mktemp("homes")), SENT, deadline=600.0)
+
+
+@pytest.mark.parametrize("behaviour", SENT)
+def test_a_participant_that(behaviour, trial) -> None:
+    assert trial.complaint(SENT.index(behaviour)) is None
+
+
+def test_honest_participants_are_let_in_and_the_bits_are_those_of_a_run_without_the_others(trial) -> None:
+    assert list(trial.complaints()) == []
+    assert trial.same
+
+
+class Rogue(Participant):
+    """Lies in two rounds of three."""
+
+    def __init__(self, name: str, home: Path, lies: list[str]) -> None:
+        super().__init__(name, home, engine=Inline)
+        self._lies, self._given = iter(lies), {}
+        self.told: dict[int, str] = {}
+
+    def answer(self, letter: Letter) -> Letter:
+        honest, round = super().answer(letter), letter.fields.get("round")
+        if letter.fields["kind"] == "hello":
+            return honest
+        self._given[round] = honest
+        if round % 3 and round not in self.told:
+            self.told[round] = next(self._lies)
+        return LIES[self.told[round]](honest, self._given.get(round - 1, honest)) if round in self.told else honest
+
+
+@contextmanager
+def taking_part(rogue: Rogue, server: str):
+    """A SuperNode with somebody behind it who is not our program."""
+    over = threading.Event()
+    thread = threading.Thread(target=serve_participant, args=(rogue, server, None, over.is_set))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_lies_through_flowers_own_messages_are_dropped_and_the_run_unharmed(tmp_path) -> None:
+    """In CI two of them; `make test-deploy` tells all."""
+    lies = list(LIES)[::-1] if LONG else ["what is not a number", "a hundred megabytes"]
+    rounds = len(lies) + -(-len(lies) // 2)
+    (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=rounds))
+    rogue = Rogue("west", tmp_path / "home-west", lies)
+    with Stage(tmp_path) as stage, taking_part(rogue, f"127.0.0.1:{stage.port}"):
+        stage.server("--clients", "north,west", "--insecure")
+        stage.client("north", "--insecure")
+        assert stage.over() == 0, stage.words("server")
+    assert sorted(rogue.told.values()) == sorted(lies)
+    for round in range(1, rounds + 1):
+        assert (f"round {round}: west was dropped" in stage.log()) == (round in rogue.told), stage.log()
+    assert "north was dropped" not in stage.log()
+
+
+TRIAL = """
+name = "trial"
+rounds = {rounds}
+data = {{ source = "digits", train = 200, test = 100 }}
+partition = {{ name = "iid", clients = 2 }}
+model = {{ name = "mlp", hidden = [16] }}
+method = "ditto"
+admission = {{ quorum = 0.5 }}
+"""
+INTRUDERS = {
+    "unknown-key": "Failed to activate SuperNode",
+    "wrong-authority": "CERTIFICATE_VERIFY_FAILED",
+    "no-tls": "Connection attempt failed",
+}
+"""Who must stay out, and what Flower says to it."""
+
+
+def test_strangers_stay_out(tmp_path) -> None:
+    (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=1))
+    make_keys(tmp_path / "keys", ["north", "stranger"])
+    make_keys(tmp_path / "other", ["north"])
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", "north", "--set", "partition.clients=1")
+        stage.until("listening", "server")
+        stage.client("stranger", out="unknown-key")
+        stage.client("north", "--keys", "other", out="wrong-authority")
+        stage.client("north", "--insecure", out="no-tls")
+        for intruder, words in INTRUDERS.items():
+            said = tmp_path / f"home-{intruder}" / "supernode.log"
+            wait_for(lambda: said.exists() and words in said.read_text(errors="replace"), lambda: f"nobody keeps {intruder} out")  # noqa: B023
+            assert not (tmp_path / f"home-{intruder}" / "sent.jsonl").exists()
+        assert stage.log() == ""
