@@ -16,6 +16,13 @@ from coterie.deployment.flower import free_port
 PATIENCE = 420.0
 """Seconds for anything to happen, on a machine that has other things to do."""
 
+INTRUDERS = {
+    "unknown-key": "Failed to activate SuperNode",
+    "wrong-authority": "CERTIFICATE_VERIFY_FAILED",
+    "no-tls": "Connection attempt failed",
+}
+"""Who must stay out, and what Flower says to it."""
+
 
 class Stage:
     """Processes that end with the test."""
@@ -66,6 +73,20 @@ class Stage:
         where = ("--server", f"127.0.0.1:{port or self.port}", "--name", name, "--home", f"home-{out or name}", "--yes")
         return self.coterie(out or name, "deploy", "client", *where, *more, before=before, **variables)
 
+    def intrude(self) -> None:
+        """Clients that should stay out, with a stranger's key in `keys` and another authority in `other`."""
+        self.client("stranger", out="unknown-key")
+        self.client("north", "--keys", "other", out="wrong-authority")
+        self.client("north", "--insecure", out="no-tls")
+
+    def keeps_out(self) -> None:
+        """Wait until each intruder was told why it is not let in; then it goes."""
+        for intruder, words in INTRUDERS.items():
+            said = self.folder / f"home-{intruder}" / "supernode.log"
+            self.until(words, said)
+            assert not (self.folder / f"home-{intruder}" / "sent.jsonl").exists()
+            self.kill(intruder)
+
     def kill(self, name: str) -> None:
         """The command alone: what it has started learns of it from the kernel."""
         self.kill_group(self.running.pop(name))
@@ -83,19 +104,17 @@ class Stage:
                 os.kill(pid, number)
 
     def words(self, name: str) -> str:
-        path = self.folder / f"{name}.out"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return _text(self.folder / f"{name}.out")
 
     def log(self) -> str:
-        path = self.folder / "deployment" / "deployment.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return _text(self.folder / "deployment" / "deployment.log")
 
-    def until(self, words: str, where: str = "log") -> None:
-        """Wait until something is said; a server that has ended says nothing more."""
+    def until(self, words: str, where: Path | None = None) -> None:
+        """Wait until something is said, in the deployment's log or another file; a server that has ended says nothing more."""
 
         def said() -> bool:
             ended = "server" in self.running and self.running["server"].poll() is not None
-            heard = words in (self.log() if where == "log" else self.words(where))
+            heard = words in _text(where or self.folder / "deployment" / "deployment.log")
             assert heard or not ended, f"the server has ended:\n{self.words('server')}\n{self.log()}"
             return heard
 
@@ -109,6 +128,10 @@ class Stage:
     def over(self) -> int:
         """The server's exit code, when it ends."""
         return self.running["server"].wait(timeout=PATIENCE)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def wait_for(condition: Callable[[], bool], trouble: Callable[[], str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.deployment.lies import LIES
 from tests.deployment.post import Desk, deploy, files, people
-from tests.deployment.processes import Stage, wait_for
+from tests.deployment.processes import Stage
 
 from coterie.deployment.keys import make_keys
 from coterie.deployment.participant import Participant, _Run
@@ -199,12 +199,6 @@ model = {{ name = "mlp", hidden = [16] }}
 method = "ditto"
 admission = {{ quorum = 0.5 }}
 """
-INTRUDERS = {
-    "unknown-key": "Failed to activate SuperNode",
-    "wrong-authority": "CERTIFICATE_VERIFY_FAILED",
-    "no-tls": "Connection attempt failed",
-}
-"""Who must stay out, and what Flower says to it."""
 
 
 def test_strangers_stay_out(tmp_path) -> None:
@@ -213,12 +207,7 @@ def test_strangers_stay_out(tmp_path) -> None:
     make_keys(tmp_path / "other", ["north"])
     with Stage(tmp_path) as stage:
         stage.server("--clients", "north", "--set", "partition.clients=1")
-        stage.until("listening", "server")
-        stage.client("stranger", out="unknown-key")
-        stage.client("north", "--keys", "other", out="wrong-authority")
-        stage.client("north", "--insecure", out="no-tls")
-        for intruder, words in INTRUDERS.items():
-            said = tmp_path / f"home-{intruder}" / "supernode.log"
-            wait_for(lambda: said.exists() and words in said.read_text(errors="replace"), lambda: f"nobody keeps {intruder} out")  # noqa: B023
-            assert not (tmp_path / f"home-{intruder}" / "sent.jsonl").exists()
+        stage.until("listening", tmp_path / "server.out")
+        stage.intrude()
+        stage.keeps_out()
         assert stage.log() == ""

@@ -170,29 +170,37 @@ def test_who_was_killed_before_it_said_its_name_is_asked_again(first, tmp_path, 
     assert there.summary["rounds"] == 1
 
 
-def test_of_two_with_one_name_the_second_is_let_in_when_the_first_has_gone(tmp_path) -> None:
-    """So it looks from the server when a participant without a key is killed and started again, until Flower misses the first."""
+def test_who_was_started_again_is_known_before_flower_misses_the_first(tmp_path) -> None:
     plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
     desk = Desk(people(tmp_path))
-    looks = iter(range(1000))
 
-    def replace(asked: Letter, answer: Letter) -> Answer | None:
+    def start_again(asked: Letter, answer: Letter) -> Answer | None:
         if asked.fields.get("round") == 2 and asked.fields.get("client") == 2 and 202 not in desk.participants:
             desk.participants[202] = Participant("south", tmp_path / "south", engine=Inline)
             return None
         return answer
 
-    def nodes() -> set[int]:
-        if 202 in desk.participants and next(looks) == 5:
-            desk.participants.pop(102, None)
-        return set(desk.participants)
-
-    desk.change, desk.nodes = replace, nodes
+    desk.change = start_again
     there = deploy(tmp_path / "deployment", plan, desk)
-    log = (tmp_path / "deployment" / "deployment.log").read_text()
-    assert "a second 'south' is not let in: the first is still there" in log
-    assert "south has gone" in log
+    assert "a second" not in (tmp_path / "deployment" / "deployment.log").read_text()
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+def test_of_two_with_one_name_the_second_is_let_in_when_the_first_has_gone(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    desk.participants[900] = Participant("north", tmp_path / "elsewhere", engine=Inline)
+
+    def leave(asked: Letter, answer: Letter) -> Answer:
+        if asked.fields.get("round") == 1 and asked.fields.get("client") == 0:
+            desk.participants.pop(100, None)
+        return answer
+
+    desk.change = leave
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=2, cohort=1.0), desk)
+    log = (tmp_path / "deployment" / "deployment.log").read_text()
+    assert log.index("a second 'north' is not let in") < log.index("north has gone") < log.rindex("north is in")
+    assert there.summary["rounds"] == 2
+    assert "dropped" not in log
 
 
 def test_of_two_with_one_name_the_first_stays(tmp_path) -> None:

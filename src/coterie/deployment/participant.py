@@ -4,6 +4,7 @@
     home/RUN/memory/      what it keeps, as safetensors, by version; written whole or not at all
     home/RUN/answers/     its last answers: asked again, it says the same again, and trains nothing
     home/sent.jsonl       what has left this machine, a line for each answer
+    home/token            by which the server knows it again
 
 A job names the version of the memory to start from, so a message that comes twice, late or out of order changes nothing that a later
 one builds on: the same bits are computed, under the same name.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +46,8 @@ KEPT = 4
 ANSWERS = 12
 AGREED = "agreed.json"
 """What a participant has agreed to."""
+TOKEN = "token"
+"""A secret by which the server knows it again."""
 Consent = Callable[[Experiment], bool]
 """Whether to take part in an experiment; asked once for each."""
 
@@ -111,7 +115,14 @@ class Participant:
             self._open[run] = self._opened(run, experiment, letter.fields["names"])
             durable.write(agreed, json.dumps(dict(letter.fields)) + "\n")
         here = self._open[run]
-        return Letter({"name": self.name, "samples": here.samples, "tests": here.tests})
+        return Letter({"name": self.name, "samples": here.samples, "tests": here.tests, "token": self._token()})
+
+    def _token(self) -> str:
+        """The same whenever it is started from this home."""
+        path = self.home / TOKEN
+        if not path.exists():
+            durable.write(path, secrets.token_hex(16))
+        return path.read_text(encoding="utf-8")
 
     def _opened(self, run: str, experiment: Experiment, names: Sequence[str]) -> _Run:
         folder = self.home / run

@@ -66,21 +66,27 @@ class Hello:
     name: str
     samples: int
     tests: int
+    token: str
+    """A secret of its own, by which one that was started again is told from another of its name."""
 
 
 def greeted(letter: Letter | str) -> Hello | str:
     """Who answers, or what is wrong with the answer.
 
-    >>> greeted(Letter({"name": "north", "samples": 120, "tests": 30}))
-    Hello(name='north', samples=120, tests=30)
+    >>> greeted(Letter({"name": "north", "samples": 120, "tests": 30, "token": "5f3c"}))
+    Hello(name='north', samples=120, tests=30, token='5f3c')
     >>> greeted(Letter({"name": "../north"}))
     'an answer that is none'
     """
     fields = letter.fields if isinstance(letter, Letter) else {}
-    name, counts = fields.get("name"), [fields.get("samples"), fields.get("tests")]
-    if isinstance(name, str) and is_name(name) and all(type(each) is int and 0 <= each < 2**40 for each in counts):
-        return Hello(name, *counts)  # type: ignore[arg-type]
+    name, samples, tests, token = (fields.get(key) for key in ("name", "samples", "tests", "token"))
+    if all(isinstance(each, str) and is_name(each) for each in (name, token)) and all(_is_count(each) for each in (samples, tests)):
+        return Hello(name, samples, tests, token)  # type: ignore[arg-type]
     return brief(letter) if isinstance(letter, str) else "an answer that is none"
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**40
 
 
 def is_name(name: str) -> bool:
@@ -290,7 +296,7 @@ class Flower(Engine):
             self._say(f"somebody is not let in: {hello}")
         elif hello.name not in self._names:
             self._say(f"'{hello.name}' is not let in: it is not one of {', '.join(self._names)}")
-        elif hello.name in self._places:
+        elif hello.name in self._places and self.hellos[hello.name].token != hello.token:
             self._say(f"a second '{hello.name}' is not let in: the first is still there")
             return hello
         else:
