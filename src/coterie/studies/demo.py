@@ -1,6 +1,6 @@
 """The demonstration: what this project is for, in two comparisons on data that need no fetching.
 
-Settings are guesses after one pilot run with seed 100, and are shown with other seeds. What a row says of a method is what the method does;
+Settings were chosen on seeds from 100 on (the experiments' files say how), and are shown with other seeds. What a row says of a method is what the method does;
 whether that helps here is for the interval beside it to say.
 """
 
