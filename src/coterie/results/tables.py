@@ -290,9 +290,15 @@ def as_html(sheet: Sheet) -> str:
     '<table><caption>x &lt; y</caption><tr><th>method</th></tr><tr><td><b>fedavg</b></td></tr></table>'
     """
     head = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
-    body = "".join("<tr>" + "".join(f"<td>{_bold(cell, '<b>{}</b>', html.escape)}</td>" for cell in row) + "</tr>" for row in sheet.cells)
+    body = "".join("<tr>" + "".join(f"<td>{_bold(cell, '<b>{}</b>', _unbroken)}</td>" for cell in row) + "</tr>" for row in sheet.cells)
     note = f"<p>{html.escape(sheet.note)}</p>" if sheet.note else ""
-    return f"<table><caption>{html.escape(sheet.title)}</caption><tr>{head}</tr>{body}</table>{note}"
+    title = f"<caption>{html.escape(sheet.title)}</caption>" if sheet.title else ""
+    return f"<table>{title}<tr>{head}</tr>{body}</table>{note}"
+
+
+def _unbroken(text: str) -> str:
+    """As HTML; a mean and its spread stay on one line."""
+    return html.escape(text).replace(" ± ", "&nbsp;±&nbsp;")
 
 
 def as_markdown(sheets: Sequence[Sheet]) -> str:

@@ -1,7 +1,7 @@
 """The demonstration: what this project is for, in two comparisons on data that need no fetching.
 
-Settings were chosen on seeds from 100 on (the experiments' files say how), and are shown with other seeds. What a row says of a method is what the method does;
-whether that helps here is for the interval beside it to say.
+Settings were chosen on seeds from 100 on (the experiments' files say how), and are shown with other seeds. What a row says of a method is
+what the method does; whether that helps here is for the interval beside it to say.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ PARTS = (
             "fml": ("Shen et al. 2020", "every client keeps a model of its own, which learns from the shared one and back"),
             "split-metadata": ("Shi & Radu 2022", "clients send a few activation maps, on which the server trains the upper layers"),
             "scaffold": ("Karimireddy et al. 2020", "corrects every step by how the client drifts from the others"),
-            "local": ("no federation", "every client alone: good at its own two digits, of no use for the others"),
-            "centralised": ("no federation", "all data in one place: a bound, and no rival"),
+            "local": ("No federation", "every client alone: good at its own two digits, of no use for the others"),
+            "centralised": ("No federation", "all data in one place: a bound, and no rival"),
         },
         "fedavg",
     ),
@@ -65,7 +65,7 @@ PARTS = (
         "Every client has digits in a style of its own and a network of its own; only predictions on unlabelled public images travel.",
         "inter",
         {
-            "local": ("no federation", "every client alone, after the same pretraining: what the others are compared with"),
+            "local": ("No federation", "every client alone, after the same pretraining: what the others are compared with"),
             "fedmd": ("Li & Wang 2019", "every client learns the mean of all predictions on public images"),
             "feddf-client": ("Lin et al. 2020", "the same with soft labels, as distillation"),
             "fccl": ("Huang et al. 2022", "correlates classes across models, and keeps each near what it knew"),

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 NEXT = (
-    ("compare digits-two-class --methods fedavg,ditto,fedper --seeds 0-2", "your own comparison, of any methods that there are"),
+    (
+        "compare digits-two-class --methods fedavg,fedmmd,ditto --seeds 0-2",
+        "a larger network, and methods of your choice: see who is at 80% first",
+    ),
     ("list methods fedmmd", "every setting of a method; without a name, every method"),
     ("new my.toml", "an experiment of your own, every key explained"),
 )
@@ -69,7 +72,7 @@ def _sheet(part: Part, found: Contrast) -> Sheet:
         reach = reached.get(standing.label)
         rounds = [_rounds(reach)] if reached else []
         rows.append(
-            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{what}{verdict}. {paper}"]
+            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{what}{verdict}. {paper}."]
         )
     columns = ["method", *protocols, *(["rounds to 80%"] if reached else []), "what to see"]
     seeds = max(standing.seconds.seeds for standing in found.standings)

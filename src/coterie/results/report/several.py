@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie import durable
@@ -28,7 +28,7 @@ class Chapter:
 def write_pages(title: str, chapters: Sequence[Chapter], path: Path) -> Path:
     """Write one page that needs nothing else."""
     parts = "".join(
-        f"<section><h2>{html.escape(each.title)}</h2>{tabled(each.sheet)}"
+        f"<section><h2>{html.escape(each.title)}</h2>{tabled(replace(each.sheet, title=''))}"
         f'<details open><summary>Curves, clients, bytes</summary><iframe title="{html.escape(each.title)}" srcdoc="{_quoted(each)}">'
         "</iframe></details></section>"
         for each in chapters
