@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from coterie.data.partitions import PARTITIONS
 from coterie.engines import Inline, stacks
@@ -16,6 +17,7 @@ from coterie.record import EMPTY
 from coterie.running.rounds import run
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
+from coterie.training.dense import layers_of
 from coterie.training.objectives import CrossEntropy, Proximal
 from coterie.training.optimisers import Adam, Sgd
 from coterie.training.settings import Training
@@ -105,6 +107,40 @@ def test_steps_samples_and_losses_are_those_of_each() -> None:
         assert found.loss == pytest.approx(alone.loss, abs=CLOSE)
         assert found.parts == pytest.approx(alone.parts, abs=CLOSE)
         assert found.params.tensors.keys() == alone.params.tensors.keys()
+
+
+def test_the_step_that_is_written_out_is_the_one_that_is_derived(monkeypatch) -> None:
+    wanted = requests()
+    written = fit_together(wanted)
+    monkeypatch.setattr("coterie.training.stacking.layers_of", lambda model: None)
+    for ours, derived in zip(written, fit_together(wanted), strict=True):
+        assert ours.loss == pytest.approx(derived.loss, abs=CLOSE)
+        for name, value in derived.params.tensors.items():
+            assert (value - ours.params.tensors[name]).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("network", "layers"),
+    [
+        (MLP(hidden=(8, 4)).build((1, 2, 2), 3), 3),
+        (nn.Sequential(nn.Linear(4, 2)), 1),
+        (nn.Sequential(nn.Linear(4, 2, bias=False)), None),
+        (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), None),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)), None),
+        (nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Dropout(0.5), nn.Linear(3, 2)), None),
+        (nn.Bilinear(2, 2, 2), None),
+    ],
+)
+def test_only_plain_dense_networks_are_written_out(network, layers) -> None:
+    assert len(layers_of(network) or ()) == (layers or 0)
+
+
+def test_a_network_whose_forward_is_its_own_is_not_taken_for_its_layers() -> None:
+    class Twice(nn.Sequential):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    assert layers_of(Twice(nn.Linear(4, 2))) is None
 
 
 def test_steps_in_place_of_epochs_are_counted() -> None:

@@ -1,8 +1,9 @@
 """Clients trained side by side as one computation: their weights stacked, every step taken for all of them at once.
 
-For small clients most of a step is not arithmetic; a stack pays that once. Sums are formed in another order than by `fit`, so that the bits
-are others (`tests/training/test_stacking.py` says how close): whoever wants it says so (`training.stack`), it is part of the experiment,
-and who is stacked with whom is decided by the cohort alone. What cannot be stacked (`reason`) is trained by `fit`, one by one.
+For small clients most of a step is not arithmetic; a stack pays that once. Dense networks under the usual loss, which most small clients
+have, have their step written out (`dense.py`); all others are left to `torch.func.vmap`. Sums are formed in another order than by `fit`, so
+that the bits are others (`tests/training/test_stacking.py` says how close): whoever wants it says so (`training.stack`), it is part of the
+experiment, and who is stacked with whom is decided by the cohort alone. What cannot be stacked (`reason`) is trained by `fit`, one by one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
+from coterie.training.dense import Dense, layers_of
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
-from coterie.training.objectives import Objective, Step
+from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
 
@@ -99,6 +101,9 @@ class _Stack:
         self._lr = training.optimiser.lr * training.schedule.factor(self._first.round)
         self._mover = training.optimiser.mover(self._moving, self._device)
         self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
+        layers = layers_of(self._model) if self._first.objective == CrossEntropy() else None
+        decay = 1 - self._lr * training.optimiser.weight_decay
+        self._dense = None if layers is None else Dense(layers, self._moving, self._lr, decay)
 
     def fit(self) -> list[Fitted]:
         """All of them."""
@@ -130,6 +135,8 @@ class _Stack:
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step of each: the losses, and the terms of them (clients x terms)."""
+        if self._dense is not None:
+            return self._dense.step(x, y).unsqueeze(1)
         gradients, (loss, parts) = self._gradients(self._moving, x, y)
         self._mover.move([gradients[name] for name in self._moving], self._lr)
         return torch.stack([loss, *parts], dim=1)
