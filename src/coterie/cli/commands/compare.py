@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie import durable, forking
+from coterie import forking
 from coterie.cli.options import RUNS, DataFolder, ExperimentFile, Jobs, Json, Out, Quiet, SetAll, Track, seeds_of
 from coterie.cli.sentences import console, note, say
 from coterie.cli.watching import watched
-from coterie.errors import UserError, nearest
+from coterie.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.studies.arms import Arm
     from coterie.studies.compare import Compared
 
-__all__ = ["compare", "show", "tables"]
+__all__ = ["compare", "show"]
 
 
 def compare(
@@ -42,19 +42,19 @@ def compare(
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
     forking.begin(*forking.FOR_ARMS)  # before torch is imported here
     from coterie.studies import compare as study
+    from coterie.studies.table import check_baseline
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
     if len(forms) > 1:
         raise UserError(f"--{forms[0]} and --{forms[1]}: expected one format")
     arms = _arms(experiment, methods, seeds, overrides or (), grid or (), out, data)
     folder = arms[0].folder.parent
-    if baseline is not None and baseline not in (labels := {arm.label for arm in arms}):
-        raise UserError(f"--baseline {baseline}: not one of what is compared, {nearest(baseline, labels)}")
+    check_baseline(baseline, arms)
     study.reuse(arms, RUNS)
     with watched(arms, track, quiet=quiet or bool(forms)) as watch:
         compared = study.compare(arms, watch, data=data, jobs=jobs)
     if compared.arms:
-        show(compared, baseline, folder, forms)
+        show(compared, baseline, forms)
         if not forms:
             say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
     compared.complete()
@@ -80,25 +80,13 @@ def _arms(
     return arms
 
 
-def show(compared: Compared, baseline: str | None, folder: Path, forms: Sequence[str] = ()) -> None:
+def show(compared: Compared, baseline: str | None, forms: Sequence[str] = ()) -> None:
     """Write the tables of a comparison to its folder, and show them in the form that was asked for."""
-    from coterie.results.sheets import formatted
+    from coterie.studies.table import Comparison
 
-    sheets, found, runs = tables(compared, baseline)
-    for form, name in {"markdown": "table.md", "csv": "table.csv", "json": "table.json"}.items():
-        durable.write(folder / name, formatted(form, sheets, found, runs))
+    found = Comparison(compared, baseline)
+    found.write()
     if forms:
-        sys.stdout.write(formatted(forms[0], sheets, found, runs))
+        sys.stdout.write(found.text(forms[0]))
     else:
-        console.print(*sheets, sep="\n")
-
-
-def tables(compared: Compared, baseline: str | None) -> Any:
-    """A comparison as sheets, the numbers in them, and its runs."""
-    from coterie.results.comparison import contrast, read_arms
-    from coterie.results.sheets import comparison
-
-    arms = compared.arms
-    found = contrast(read_arms((arm.label, arm.folder) for arm in arms), baseline if baseline in {arm.label for arm in arms} else None)
-    runs = [{"method": arm.label, "seed": arm.experiment.seed, **each} for arm, each in zip(arms, compared.summaries, strict=True)]
-    return comparison(f"{arms[0].experiment.name}, {arms[0].experiment.rounds} rounds", found), found, runs
+        console.print(*found.sheets, sep="\n")

@@ -49,7 +49,7 @@ def tune(
         compared = comparing.compare(arms, watch, data=data, jobs=jobs)
     found.write(folder / "tuning.json")
     _tell(found)
-    show(compared, None, folder)
+    show(compared, None)
     page = gather([arm.folder for arm in compared.arms])
     page.notices[:0] = found.sentences()
     say(f"written to {write_page(page, folder / 'report.html')}")
