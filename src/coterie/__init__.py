@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coterie.running.rounds import resume, run
     from coterie.settings import Count, NotNegative, Positive, Share, spec
     from coterie.site import SERVER, ModelCache, Site
-    from coterie.studies.table import Comparison, compare
+    from coterie.studies.tables import Tables, compare
     from coterie.testing import check_method, small_experiment
     from coterie.training.loop import Fitted, Frozen, frozen, outputs_of
     from coterie.training.objectives import CrossEntropy, Distillation, Objective, Proximal, Step, kl_divergence
@@ -49,7 +49,7 @@ _HOMES = {
     "running.rounds": ("resume", "run"),
     "settings": ("Count", "NotNegative", "Positive", "Share", "spec"),
     "site": ("SERVER", "ModelCache", "Site"),
-    "studies.table": ("Comparison", "compare"),
+    "studies.tables": ("Tables", "compare"),
     "testing": ("check_method", "small_experiment"),
     "training.loop": ("Fitted", "Frozen", "frozen", "outputs_of"),
     "training.objectives": ("CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_divergence"),
@@ -64,7 +64,6 @@ __all__ = [
     "PROTOCOLS",
     "SERVER",
     "Architecture",
-    "Comparison",
     "CoterieError",
     "Count",
     "CrossEntropy",
@@ -93,6 +92,7 @@ __all__ = [
     "Site",
     "Staged",
     "Step",
+    "Tables",
     "Training",
     "UserError",
     "__version__",

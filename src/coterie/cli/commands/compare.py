@@ -42,7 +42,7 @@ def compare(
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
     forking.begin(*forking.FOR_ARMS)  # before torch is imported here
     from coterie.studies import compare as study
-    from coterie.studies.table import check_baseline
+    from coterie.studies.tables import check_baseline
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
     if len(forms) > 1:
@@ -82,9 +82,9 @@ def _arms(
 
 def show(compared: Compared, baseline: str | None, forms: Sequence[str] = ()) -> None:
     """Write the tables of a comparison to its folder, and show them in the form that was asked for."""
-    from coterie.studies.table import Comparison
+    from coterie.studies.tables import Tables
 
-    found = Comparison(compared, baseline)
+    found = Tables(compared, baseline)
     found.write()
     if forms:
         sys.stdout.write(found.text(forms[0]))

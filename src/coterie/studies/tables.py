@@ -22,14 +22,14 @@ from coterie.studies.compare import Compared
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Tables", "compare"]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What came of a comparison; a notebook shows its tables.
+class Tables:
+    """What came of a comparison, side by side; a notebook shows it.
 
-    >>> Comparison(Compared([], [], {}, 0)).runs
+    >>> Tables(Compared([], [], {}, 0)).runs
     []
     """
 
@@ -94,7 +94,7 @@ def compare(
     baseline: str | None = None,
     data: Path | None = None,
     jobs: int | None = None,
-) -> Comparison:
+) -> Tables:
     """Run several methods on one experiment, reuse what is in the folder, and put them side by side: `coterie compare` from Python.
 
     Args:
@@ -116,7 +116,7 @@ def compare(
     """
     arms = arms_of(experiment, methods, seeds, Path(folder), grid, overrides=overrides, data=data)
     check_baseline(baseline, arms)
-    found = Comparison(study.compare(arms, lambda arm: nullcontext(()), data=data, jobs=jobs).complete(), baseline)
+    found = Tables(study.compare(arms, lambda arm: nullcontext(()), data=data, jobs=jobs).complete(), baseline)
     found.write()
     return found
 

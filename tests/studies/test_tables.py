@@ -16,7 +16,7 @@ PLAN = small_experiment(FedAvg()).replace(engine={"name": "inline"})
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> coterie.Comparison:
+def found(tmp_path_factory) -> coterie.Tables:
     return coterie.compare(
         PLAN, ["fedavg", FedAvg(weighting="uniform"), "local"], [0, 1, 2], tmp_path_factory.mktemp("runs"), baseline="local"
     )
