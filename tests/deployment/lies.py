@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 
@@ -47,7 +48,8 @@ LIES: dict[str, Lie] = {
     "a shape that its bytes do not have": body(record({"model/w": tensor(10**9, end=4)}, bytes(4))),
     "a name that leads out of a folder": body(record({"../../x": tensor(1, end=4)}, bytes(4))),
     "five million scalars": body(record({"__metadata__": {"scalars": "[" + "0," * 5_000_000 + "0]"}})),
-    "a hundred megabytes": body(bytes(100 * 2**20)),
+    "a hundred megabytes": lambda answer, before: Letter(answer.fields, os.urandom(100 * 2**20)),
+    "a hundred megabytes of nothing": body(bytes(100 * 2**20)),  # Flower sends a piece once that is there twenty times
     "a memory that leads out of a folder": saying(kept="../../x", digest="0" * 64),
     "a digest that is none": saying(digest="../../x"),
     "logs without end": saying(logs={"x": "y" * 20_000_000}),

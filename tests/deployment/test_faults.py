@@ -29,7 +29,7 @@ NAMES = ("north", "south", "west")
 OPEN = "--insecure"
 EXPERIMENT = """
 name = "trial"
-rounds = 3
+rounds = {rounds}
 data = {{ source = "digits", train = 300, test = 100 }}
 partition = {{ name = "iid", clients = 3 }}
 model = {{ name = "mlp", hidden = [16] }}
@@ -51,9 +51,11 @@ datetime.datetime = Skewed
 
 
 @contextmanager
-def staged(folder: Path, *settings: str, epochs: int = 150, west: Callable[[Stage], None] | None = None) -> Iterator[Stage]:
+def staged(
+    folder: Path, *settings: str, rounds: int = 3, epochs: int = 150, west: Callable[[Stage], None] | None = None
+) -> Iterator[Stage]:
     """Server and participants, in the first round."""
-    (folder / "experiment.toml").write_text(EXPERIMENT.format(epochs=epochs))
+    (folder / "experiment.toml").write_text(EXPERIMENT.format(rounds=rounds, epochs=epochs))
     with Stage(folder) as stage:
         stage.server("--clients", ",".join(NAMES), OPEN, *(word for each in settings for word in ("--set", each)))
         for name in NAMES[:2]:
@@ -113,7 +115,7 @@ def test_a_kill_and_a_cut_connection_cost_nothing(tmp_path) -> None:
             proxy.lead_to(stage.port)
             stage.client("west", OPEN, port=proxy.port)
 
-        with staged(tmp_path, epochs=20, west=through) as stage:
+        with staged(tmp_path, rounds=2, epochs=20, west=through) as stage:
             stage.until("round 1 took")
             stage.kill("north")
             proxy.cut()
@@ -123,8 +125,7 @@ def test_a_kill_and_a_cut_connection_cost_nothing(tmp_path) -> None:
 
 
 @long
-@pytest.mark.parametrize("seconds", [1, 30, 120])
-def test_a_connection_that_is_cut_and_healed_costs_nothing(seconds, tmp_path) -> None:
+def test_a_connection_that_is_cut_and_healed_costs_nothing(tmp_path) -> None:
     with Proxy() as proxy:
 
         def through(stage: Stage) -> None:
@@ -135,7 +136,7 @@ def test_a_connection_that_is_cut_and_healed_costs_nothing(seconds, tmp_path) ->
             stage.until("round 1 took")
             stage.until_busy("west")
             proxy.cut()
-            time.sleep(seconds)
+            time.sleep(10)
             proxy.heal()
             assert same_bits(stage), stage.log()
             assert proxy.passed > 10_000
@@ -143,7 +144,7 @@ def test_a_connection_that_is_cut_and_healed_costs_nothing(seconds, tmp_path) ->
 
 @long
 def test_who_is_killed_for_good_is_late_and_the_others_go_on(tmp_path) -> None:
-    with staged(tmp_path, "rounds=2", "admission.deadline=45") as stage:
+    with staged(tmp_path, "admission.deadline=45", rounds=2) as stage:
         stage.until("round 1 took")
         stage.until_busy("west")
         stage.cut_power("west")
@@ -171,8 +172,7 @@ def test_a_disk_that_is_full_is_its_participants_trouble(tmp_path) -> None:
     (tmp_path / "home-west").mkdir()
     if subprocess.run([*mount, "true"], cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip("no disk can be mounted here")
-    fill = "training.optimiser.momentum=0.9"
-    with staged(tmp_path, fill, "model.hidden=[300]", west=lambda stage: stage.client("west", OPEN, before=mount)) as stage:
+    with staged(tmp_path, "model.hidden=[300]", west=lambda stage: stage.client("west", OPEN, before=mount)) as stage:
         assert stage.over() == 0, stage.words("server")
         assert "No space left on device" in stage.log(), stage.log() + stage.words("west")
         assert summary(stage)["rounds"] == 3
@@ -195,30 +195,45 @@ def test_a_memory_that_was_damaged_on_its_disk_is_never_computed_with(tmp_path) 
 
 @long
 def test_of_two_with_one_name_one_takes_part(tmp_path) -> None:
-    with staged(tmp_path) as stage:
+    def last(stage: Stage) -> None:
+        stage.until("north is in")
         stage.client("north", OPEN, out="second")
+        stage.until("a second 'north' is not let in: the first is still there")
+        stage.client("west", OPEN)
+
+    with staged(tmp_path, west=last) as stage:
         assert same_bits(stage), stage.log()
-        assert "a second 'north' is not let in: the first is still there" in stage.log()
         assert not (tmp_path / "home-second" / "sent.jsonl").exists()
 
 
+def skewed(folder: Path, seconds: float) -> dict[str, str]:
+    """Variables with which a Python has a wrong clock."""
+    (folder / "skew").mkdir()
+    (folder / "skew" / "sitecustomize.py").write_text(SKEW)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "skew"), os.environ.get("PYTHONPATH", "")]), "SKEW": str(seconds)}
+
+
 @long
-@pytest.mark.parametrize("seconds", [3, -200, 60, -400])
-def test_a_clock_that_is_wrong(seconds, tmp_path) -> None:
-    """By Flower's rule a signature may be five minutes old, and five seconds from the future."""
+def test_a_clock_that_is_three_minutes_slow_costs_nothing(tmp_path) -> None:
     make_keys(tmp_path / "keys", NAMES)
-    (tmp_path / "skew").mkdir()
-    (tmp_path / "skew" / "sitecustomize.py").write_text(SKEW)
-    path = os.pathsep.join([str(tmp_path / "skew"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(epochs=5))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5))
     with Stage(tmp_path) as stage:
-        stage.server("--clients", ",".join(NAMES), "--wait", "2" if seconds in (60, -400) else "3", "--set", "admission.deadline=60")
+        stage.server("--clients", ",".join(NAMES), "--set", "admission.deadline=60")
         for name in NAMES[:2]:
             stage.client(name)
-        stage.client("west", PYTHONPATH=path, SKEW=str(seconds))
-        if seconds in (60, -400):
-            assert stage.over() == 0, stage.words("server")
-            assert "west is in" not in stage.log()
-            assert "Invalid timestamp" in (tmp_path / "home-west" / "supernode.log").read_text()
-        else:
-            assert same_bits(stage), stage.log()
+        stage.client("west", **skewed(tmp_path, -200.0))
+        assert same_bits(stage), stage.log()
+
+
+@long
+def test_a_clock_that_is_a_minute_fast_is_not_let_in(tmp_path) -> None:
+    """By Flower's rule: a signature may be five minutes old, and five seconds from the future."""
+    make_keys(tmp_path / "keys", NAMES)
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5))
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", ",".join(NAMES))
+        stage.until("listening", tmp_path / "server.out")
+        stage.client("west", **skewed(tmp_path, 60.0))
+        stage.until('"POST /v1/fleet/activate-node HTTP/1.1" 401', tmp_path / "deployment" / "superlink.log")
+        stage.until("are its key registered and this machine's clock right?", tmp_path / "west.out")
+        assert stage.log() == ""

@@ -65,7 +65,7 @@ def serve_participant(
             while not over():
                 time.sleep(0.5)
                 if node.poll() is not None:
-                    participant.say(f"Flower's SuperNode has ended (exit code {node.returncode}, see {log}); once more in {AGAIN:g} s")
+                    participant.say(f"Flower's SuperNode has ended (see {log}): are its key registered and this machine's clock right?")
                     time.sleep(AGAIN)
                     node = start_supernode(flower, server, keys, f'socket="{where}"', log)
         finally:
