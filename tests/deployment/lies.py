@@ -14,8 +14,9 @@ Lie = Callable[[Letter, Letter], Letter]
 
 
 def record(header: dict[str, object], data: bytes = b"") -> bytes:
-    """The bytes of a record that says this of itself."""
-    text = json.dumps(header).encode()
+    """The bytes of a record that says this of itself, and is aligned as one should be."""
+    text = json.dumps({"__metadata__": {"scalars": "{}"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data
 
 

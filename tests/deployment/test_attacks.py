@@ -174,9 +174,13 @@ def taking_part(rogue: Rogue, server: str):
         thread.join()
 
 
-def test_lies_through_flowers_own_messages_are_dropped_and_the_run_unharmed(tmp_path) -> None:
+SOME = [["what is not a number", "a hundred megabytes"]]
+ALL = [list(LIES)[at::3] for at in range(3)]
+
+
+@pytest.mark.parametrize("lies", ALL if LONG else SOME, ids=lambda lies: f"{lies[0]} and {len(lies) - 1} more")
+def test_lies_through_flowers_own_messages_are_dropped_and_the_run_unharmed(lies, tmp_path) -> None:
     """In CI two of them; `make test-deploy` tells all."""
-    lies = list(LIES)[::-1] if LONG else ["what is not a number", "a hundred megabytes"]
     rounds = len(lies) + -(-len(lies) // 2)
     (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=rounds))
     rogue = Rogue("west", tmp_path / "home-west", lies)
