@@ -307,6 +307,7 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     (0.75, 0.5)
     """
     total, sums, dtypes = 0.0, dict[str, Tensor](), dict[str, torch.dtype]()
+    room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
     if weighting == "samples" and isinstance(replies, Replies):
         replies.needing("examples")
     for reply in replies:
@@ -316,9 +317,11 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
             dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
                 sums[name] = torch.maximum(sums[name], value) if name in sums else value
+            elif name not in sums:
+                sums[name] = value.to(torch.float64, copy=True).mul_(weight)
+                room[name] = torch.empty_like(sums[name])
             else:
-                part = value.to(torch.float64, copy=True).mul_(weight)
-                sums[name] = sums[name].add_(part) if name in sums else part
+                sums[name].add_(room[name].copy_(value).mul_(weight))
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
 
 

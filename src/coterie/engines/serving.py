@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import multiprocessing
@@ -88,7 +87,7 @@ def fields_of(ticket: int, job: Job) -> dict[str, Any]:
     >>> job_of(fields_of(3, Job(2, "train", 1, "message"))) == (3, Job(2, "train", 1, "message"))
     True
     """
-    return {"ticket": ticket, **dataclasses.asdict(job)}
+    return {"ticket": ticket, **vars(job), "visit": vars(job.visit)}
 
 
 def job_of(fields: dict[str, Any]) -> tuple[int, Job]:
