@@ -37,13 +37,13 @@ def places() -> tuple[Path, ...]:
 
 
 def file_at(path: str, folder: Path) -> Path:
-    """What a path that is not absolute means: under the data folder, else in the first of the places that has it.
+    """What a path that is not absolute means: under the data folder, in the first of the places that has it, or in the current folder.
 
     >>> file_at("no/such.npz", Path("data")).as_posix()
     'data/no/such.npz'
     """
     given = Path(path).expanduser()
-    return next((each / given for each in (folder, *_places) if (each / given).exists()), folder / given)
+    return next((each / given for each in (folder, *_places, Path.cwd()) if (each / given).exists()), folder / given)
 
 
 def imported(path: str, what: str) -> Any:

@@ -67,3 +67,13 @@ def test_a_protocol_that_an_arm_never_measured_is_an_error_that_names_the_arm(tm
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"local_post","client"' not in line))
     with pytest.raises(RunError, match="mine seed 0: nothing was measured under 'local_post'"):
         contrast(read_arms([("mine", tmp_path / "a")]))
+
+
+def test_arms_without_a_protocol_in_common_are_named() -> None:
+    """A mean on all classes beside a mean on each client's own looks like a difference, and is none."""
+    base, other = arm("fedavg", (0.9, 0.9, 0.9)), arm("local", (0.8, 0.8, 0.8))
+    for each in other.runs:
+        each.tally.means["local_post"] = each.tally.means.pop("global")
+    assert contrast([base, base]).warnings == []
+    [warning] = contrast([base, other]).warnings
+    assert warning.startswith("local and fedavg were measured under no protocol in common and cannot be compared")

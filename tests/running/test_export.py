@@ -122,3 +122,30 @@ def test_onnx_is_what_its_checker_takes(fedavg, tmp_path) -> None:
     model = onnx.load(export(fedavg.folder, format="onnx", out=tmp_path / "model.onnx"))
     onnx.checker.check_model(model)
     assert [each.name for each in model.graph.input] == ["samples"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
+def test_a_tables_model_says_what_goes_in_and_what_comes_out(tmp_path, monkeypatch) -> None:
+    """Found from Python in the current folder too, and written down with columns and classes."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{age},{city},{'yes' if age > 40 else 'no'}" for age in range(20, 60) for city in ("Oslo", "Bern")]
+    Path("people.csv").write_text("\n".join(["age,city,buys", *rows]) + "\n")
+    table = {
+        "name": "people",
+        "rounds": 1,
+        "data": {"source": {"name": "csv", "path": "people.csv", "label": "buys"}},
+        "partition": {"name": "iid", "clients": 2},
+        "model": "tabular",
+        "method": "fedavg",
+        "engine": {"name": "inline"},
+    }
+    run(Experiment.parse(table), "runs/people", data=tmp_path / "elsewhere")
+    model = Result.load("runs/people").model(data=tmp_path / "elsewhere")
+    assert (model.columns, model.labels) == (["age", "city=Bern", "city=Oslo"], ["no", "yes"])
+    assert len(model.predict([[30.0, 1.0, 0.0]])) == 1
+    path = export("runs/people", format="torchscript", data=tmp_path / "elsewhere")
+    extra = {"coterie.json": ""}
+    torch.jit.load(str(path), _extra_files=extra)
+    about = json.loads(extra["coterie.json"])
+    assert (about["columns"], about["classes"]) == (model.columns, model.labels)
+    assert "name=value" in about["use"]

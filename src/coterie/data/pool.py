@@ -37,6 +37,10 @@ class Pool:
     domains: tuple[str, ...] = ()
     writer: Rows | None = None
     """For each row, who made it; -1 where nobody knows."""
+    columns: tuple[str, ...] = ()
+    """Of a table, what each entry of a sample is: a column's name, or `name=value` for a category's; else empty."""
+    labels: tuple[str, ...] = ()
+    """What the classes are called, in their order, where that is known."""
     note: str = ""
     """What a reader of any figure must be told: that this is a part of the data set, that one domain stands in for another."""
 

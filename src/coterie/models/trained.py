@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,23 @@ class Trained(nn.Module):
     order: Tensor | None
 
     def __init__(
-        self, net: nn.Module, scale: Tensor, shift: Tensor, shape: tuple[int, ...], *, tokens: bool = False, order: Tensor | None = None
+        self,
+        net: nn.Module,
+        scale: Tensor,
+        shift: Tensor,
+        shape: tuple[int, ...],
+        *,
+        tokens: bool = False,
+        order: Tensor | None = None,
+        columns: Sequence[str] = (),
+        labels: Sequence[str] = (),
     ) -> None:
-        """From a network, and what its samples are multiplied with and what is added; `order` is a client's own order of pixels."""
+        """From a network, and what its samples are multiplied with and what is added; `order` is a client's own order of pixels.
+
+        `columns` says what the entries of a table's sample are, `labels` what the classes are called, where that is known.
+        """
         super().__init__()
+        self.columns, self.labels = list(columns), list(labels)
         self.net, self.shape, self.tokens = net, shape, tokens
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)

@@ -173,8 +173,16 @@ def contrast(arms: Sequence[ArmRuns], baseline: str | None = None) -> Contrast:
     targets = sorted({target for arm in arms for run in arm.runs for target in run.tally.targets})
     reaches = [_compared(arm, base, protocol, target) for protocol in protocols for target in targets for arm in arms]
     gaps = [Gap(arm.label, protocol, found) for protocol in protocols for arm, found in differences(arms, base, protocol)]
-    warnings = [*filter(None, (unlike_clients(arms, protocol) for protocol in protocols)), *unequal_work(arms)]
+    warnings = [*filter(None, (unlike_clients(arms, protocol) for protocol in protocols)), *unequal_work(arms), *_apart(arms, base)]
     return Contrast(base.label, [_standing(arm) for arm in arms], [each for each in reaches if each.found], gaps, warnings)
+
+
+def _apart(arms: Sequence[ArmRuns], base: ArmRuns) -> list[str]:
+    """Arms that were measured under nothing that the baseline was measured under."""
+    shared = {arm.label: set(measured([arm])) & set(measured([base])) for arm in arms}
+    lost = [label for label, protocols in shared.items() if not protocols]
+    what = f"{', '.join(lost)} and {base.label} were measured under no protocol in common and cannot be compared"
+    return [f"{what}: say one that all have, such as evaluation.protocols = ['local_post']"] if lost else []
 
 
 def _check(arms: Sequence[ArmRuns]) -> None:

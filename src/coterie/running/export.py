@@ -50,11 +50,11 @@ def export(
     result = Result.load(folder)
     model = result.model(client, data=data)
     path = out or result.folder / (("model" if client is None else f"client-{client}") + SUFFIXES[format])
+    about = json.dumps(_about(started(result.folder), model, client))
     if format == "safetensors":
-        pieces = pack(model.net.state_dict(), {"coterie": json.dumps(_about(started(result.folder), model, client))})
-        durable.write(path, b"".join(pieces))
+        durable.write(path, b"".join(pack(model.net.state_dict(), {"coterie": about})))
     elif format == "torchscript":
-        _traced(model).save(str(path))
+        _traced(model).save(str(path), _extra_files={"coterie.json": about})
     else:
         _write_onnx(model, path)
     return path
@@ -74,8 +74,19 @@ def _about(experiment: Experiment, model: Trained, client: int | None) -> dict[s
         "tokens": model.tokens,
         "scale": model.scale.flatten().tolist(),
         "shift": model.shift.flatten().tolist(),
-        "use": "network(samples * scale + shift), per channel; samples as they are, pixels from 0 to 255",
+        "columns": model.columns,
+        "classes": model.labels,
+        "use": _use(model),
     }
+
+
+def _use(model: Trained) -> str:
+    """How samples go in."""
+    if model.tokens:
+        return "network(samples): token ids"
+    if model.columns:
+        return "network(samples * scale + shift): a number for each column; for 'name=value' 1 where the row has that value, else 0"
+    return "network(samples * scale + shift), per channel; samples as they are, pixels from 0 to 255"
 
 
 def _sample(model: Trained) -> torch.Tensor:

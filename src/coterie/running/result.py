@@ -77,7 +77,8 @@ class Result:
         net = site.model()
         net.load_state_dict(params.tensors)
         pixels = None if order is None else torch.from_numpy(order)
-        return Trained(net, scale, shift, population.pool.shape, tokens=population.pool.tokens, order=pixels)
+        pool = population.pool
+        return Trained(net, scale, shift, pool.shape, tokens=pool.tokens, order=pixels, columns=pool.columns, labels=pool.labels)
 
     def _servers(self, experiment: Experiment, site: Site) -> Record:
         found = experiment.method.models(self.state, site)

@@ -57,6 +57,7 @@ def compare(
         show(compared, baseline, forms)
         if not forms:
             say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
+            say(f"a page of it: coterie report {folder}")
     compared.complete()
 
 

@@ -36,9 +36,10 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
     from coterie.studies import compare as study
     from coterie.studies.demo import PARTS
 
-    chapters = []
+    chapters: list[Chapter] = []
     for part in PARTS:
         arms = part.arms(RUNS / "demo")
+        say(f"Part {len(chapters) + 1} of {len(PARTS)}, {len(arms)} runs. {part.title}")
         with watched(arms, None, quiet=quiet, brief=True) as watch:
             compared = study.compare(arms, watch, jobs=jobs).complete()
         found = contrast(read_arms((arm.label, arm.folder) for arm in compared.arms), part.baseline)

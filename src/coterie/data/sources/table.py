@@ -75,14 +75,16 @@ class Csv(Source):
         about = f"classes of {self.label}: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         if self.text is not None:
             x = _tokens(table[self.text], self.length)
-            return Pool(x, y, train, len(names), mean=(0.0,), std=(1.0,), note=about)
+            return Pool(x, y, train, len(names), mean=(0.0,), std=(1.0,), labels=tuple(names), note=about)
         kept = {name: values for name, values in table.items() if name not in self.ignore}
         parts = [_numbers(values, train) if _is_numbers(values) else _categories(values, name) for name, values in kept.items()]
+        columns = [entry for name, values in kept.items() for entry in _entries(name, values)]
         x = np.concatenate([*parts, np.empty((len(rows), 0), np.float32)], axis=1)
         if not x.shape[1]:
             raise UserError(f"{found.paths[0]} has no column beside the label '{self.label}' to learn from")
         mean, std = x[:train].mean(0, dtype=np.float64), x[:train].std(0, dtype=np.float64)
-        return Pool(x, y, train, len(names), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()), note=about)
+        scale = tuple(np.where(std > 0, std, 1.0).tolist())
+        return Pool(x, y, train, len(names), tuple(mean.tolist()), scale, columns=tuple(columns), labels=tuple(names), note=about)
 
     def _sizes(self, rows: int) -> tuple[int, int]:
         held = min(max(1, round(self.test * rows)), rows - 1)
@@ -124,6 +126,15 @@ def _numbers(values: Sequence[str], train: int) -> NDArray[np.float32]:
     x = np.array([_number(value) if value.strip() else np.nan for value in values], np.float64)
     known = x[:train][~np.isnan(x[:train])]
     return np.where(np.isnan(x), known.mean() if len(known) else 0.0, x).astype(np.float32)[:, None]
+
+
+def _entries(name: str, values: Sequence[str]) -> list[str]:
+    """What a column's entries of a sample are called.
+
+    >>> _entries("age", ["7", "8"]), _entries("city", ["Oslo", "Bern", "Oslo"])
+    (['age'], ['city=Bern', 'city=Oslo'])
+    """
+    return [name] if _is_numbers(values) else [f"{name}={value}" for value in sorted(set(values))]
 
 
 def _categories(values: Sequence[str], name: str) -> NDArray[np.float32]:
