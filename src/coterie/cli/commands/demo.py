@@ -29,7 +29,7 @@ NEXT = (
 
 
 def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
-    """Two comparisons on real data that come with Coterie: clients whose data differ, and clients whose models differ. About a minute on two cores."""
+    """Two comparisons on embedded real data: clients whose data differ, clients whose models differ. About a minute on two cores."""
     from coterie.results.comparison import contrast, read_arms
     from coterie.results.gather import gather
     from coterie.results.report.several import Chapter, write_pages
