@@ -9,27 +9,33 @@ import json
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
+from matplotlib.figure import Figure
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from coterie.style import colour, styled, write_figure
+
+OURS = ("coterie", "stacked")
+WHAT = {"W1": "W1: CNN, 10 clients x 600", "W2": "W2: MLP, 100 clients x 60", "W3": "W3: FML on the MLP, 100 clients x 60"}
 
 
 def main(source: Path, target: Path) -> None:
-    """Draw what `run.py --out` has written: a panel for each work, shortest first; every turn is a dot."""
+    """Draw what `run.py --out` has written: a panel for each work, shortest first; every round is a dot."""
     found = json.loads(source.read_text())
     works = found["medians"]
-    figure, panels = plt.subplots(1, len(works), figsize=(4.5 * len(works), 2.8), squeeze=False, layout="constrained")
-    for panel, (work, peers) in zip(panels[0], works.items(), strict=True):
+    labels = {"bare": f"bare loop / {found['cores']}", "stacked": "Coterie, stacked", "coterie": "Coterie"}
+    figure = Figure(figsize=(3.5 * len(works), 2.2), layout="constrained")
+    for panel, (work, peers) in zip(figure.subplots(1, len(works), squeeze=False)[0], works.items(), strict=True):
         names = sorted((name for name in peers if peers[name]["round"] == peers[name]["round"]), key=lambda name: -peers[name]["round"])
-        panel.barh(names, [peers[name]["round"] for name in names], color=["#999999" if name == "bare" else "#4477aa" for name in names])
+        tints = ["#999999" if name == "bare" else colour(0) if name in OURS else colour(4) for name in names]
+        panel.barh([labels.get(name, name) for name in names], [peers[name]["round"] for name in names], color=tints, height=0.6)
         for name in names:
             share = found["cores"] if name == "bare" else 1
             dots = [each / share for turn in found["turns"][work][name] for each in turn["rounds"][1:]]
-            panel.plot(dots, [name] * len(dots), "k.", markersize=3)
-        panel.set(title=work, xlabel="seconds a round", xlim=(0, None))
-    figure.savefig(target, dpi=150)
+            panel.plot(dots, [labels.get(name, name)] * len(dots), "k.", markersize=2.5)
+        panel.set(title=WHAT[work], xlabel="seconds a round", xlim=(0, None))
+        panel.grid(visible=False, axis="y")
+    write_figure(figure, target)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with styled():
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
