@@ -38,6 +38,6 @@ def test_what_is_there_is_reused(found) -> None:
 
 
 def test_a_baseline_that_is_not_compared_is_an_error_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="baseline locl: not one of what is compared, did you mean 'local'"):
+    with pytest.raises(UserError, match="baseline 'locl': not one of what is compared, did you mean 'local'"):
         coterie.compare(PLAN, ["fedavg", "local"], [0], tmp_path / "runs", baseline="locl")
     assert not (tmp_path / "runs").exists()

@@ -6,6 +6,7 @@ Names in them are text: nothing that a user, a file or a stranger's ledger calls
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from coterie.errors import CoterieError, Interrupted, RunError, place_of
 from coterie.ledger import LEDGER
 from coterie.results.escaping import plain
 
-__all__ = ["complain", "console", "ending", "kept", "note", "say"]
+__all__ = ["complain", "console", "ending", "kept", "note", "program", "say"]
 
 console = Console()
 
@@ -79,3 +80,8 @@ def kept(folder: Path) -> Iterator[None]:
 def _where(folder: Path) -> str:
     begun = (folder / LEDGER).exists()
     return f"what was done is in {folder}. Go on with: coterie run --resume {folder}" if begun else "nothing was begun"
+
+
+def program() -> str:
+    """How this program was called, so that it can be called again."""
+    return "python -m coterie" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]

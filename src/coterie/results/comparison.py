@@ -6,7 +6,7 @@ of arms from here. Nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -23,6 +23,7 @@ __all__ = [
     "OverClients",
     "Reach",
     "Standing",
+    "check_baseline",
     "contrast",
     "differences",
     "last_score",
@@ -166,8 +167,7 @@ def contrast(arms: Sequence[ArmRuns], baseline: str | None = None) -> Contrast:
     """
     _check(arms)
     labels = [arm.label for arm in arms]
-    if baseline is not None and baseline not in labels:
-        raise UserError(f"--baseline {baseline}: not one of what is compared, {nearest(baseline, labels)}")
+    check_baseline(baseline, labels)
     base = arms[labels.index(baseline)] if baseline else arms[0]
     protocols = measured(arms)
     targets = sorted({target for arm in arms for run in arm.runs for target in run.tally.targets})
@@ -175,6 +175,18 @@ def contrast(arms: Sequence[ArmRuns], baseline: str | None = None) -> Contrast:
     gaps = [Gap(arm.label, protocol, found) for protocol in protocols for arm, found in differences(arms, base, protocol)]
     warnings = [*filter(None, (unlike_clients(arms, protocol) for protocol in protocols)), *unequal_work(arms), *_apart(arms, base)]
     return Contrast(base.label, [_standing(arm) for arm in arms], [each for each in reaches if each.found], gaps, warnings)
+
+
+def check_baseline(baseline: str | None, labels: Collection[str]) -> None:
+    """A UserError where nothing of that name is compared.
+
+    >>> check_baseline("locl", ["fedavg", "local"])
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: baseline 'locl': not one of what is compared, did you mean 'local'? Valid: fedavg, local
+    """
+    if baseline is not None and baseline not in labels:
+        raise UserError(f"baseline '{baseline}': not one of what is compared, {nearest(baseline, labels)}")
 
 
 def _apart(arms: Sequence[ArmRuns], base: ArmRuns) -> list[str]:

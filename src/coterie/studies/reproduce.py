@@ -44,7 +44,10 @@ class Reproduction:
 
     def sheets(self) -> list[Sheet]:
         """The paper's tables with our numbers, the verdicts, and what they rest on."""
-        return [*(_sheet(self, block) for block in self.recipe.tables), _verdicts(self.judged), *_comparisons(self)]
+        return [*self._tables(), _verdicts(self.judged), *_comparisons(self)]
+
+    def _tables(self) -> list[Sheet]:
+        return [_sheet(self, block) for block in self.recipe.tables]
 
     def markdown(self) -> str:
         """A page."""
@@ -55,7 +58,8 @@ class Reproduction:
         """The same to look at, with figures."""
         from coterie.results.report.reproduced import study_page
 
-        return study_page(self.recipe.title, self._lead(), self.table(), self.sheets(), self._lists())
+        sheets = [*self._tables(), *_comparisons(self)]  # the page begins with the verdicts
+        return study_page(self.recipe.title, self._lead(), self.table(), sheets, self._lists())
 
     def _lead(self) -> list[str]:
         scale = self.recipe.scales[self.scale]
@@ -79,7 +83,7 @@ class Reproduction:
         ]
         claims = [
             {"number": each.claim.number, "claim": each.claim.text, "verdict": each.verdict, "detail": each.detail}
-            | {"comparisons": [_told(*pair) for pair in zip(each.claim.comparisons, each.findings, strict=False)]}
+            | {"comparisons": [_told(self, *pair) for pair in zip(each.claim.comparisons, each.findings, strict=False)]}
             for each in self.judged
         ]
         scale = self.recipe.scales[self.scale]
@@ -166,9 +170,11 @@ def _commit() -> str:
         return ""
 
 
-def _told(comparison: Comparison, finding: Finding) -> dict[str, Any]:
+def _told(result: Reproduction, comparison: Comparison, finding: Finding) -> dict[str, Any]:
     plain = {key: None if value in (math.inf, -math.inf) else value for key, value in asdict(finding).items()}  # JSON has no infinity
-    return {"comparison": str(comparison), **plain, "could_have_seen": finding.could_have_seen}
+    cell = result.cells.get(key_of(comparison.cells[0]))
+    unit = "ratio" if finding.ratio else "points" if cell is not None and cell.measure in ACCURACIES else "value"
+    return {"comparison": str(comparison), "unit": unit, **plain, "could_have_seen": finding.could_have_seen}
 
 
 def _sheet(result: Reproduction, block: TableOfPaper) -> Sheet:

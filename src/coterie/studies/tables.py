@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import durable
-from coterie.errors import UserError, nearest
-from coterie.results.comparison import Contrast, contrast, read_arms
+from coterie.results.comparison import Contrast, check_baseline, contrast, read_arms
 from coterie.results.sheets import comparison, formatted
 from coterie.results.tables import Sheet, as_html, as_markdown
 from coterie.running.experiment import Experiment
 from coterie.studies import compare as study
-from coterie.studies.arms import Arm, arms_of
+from coterie.studies.arms import arms_of
 from coterie.studies.compare import Compared
 
 if TYPE_CHECKING:
@@ -115,13 +114,7 @@ def compare(
     ['fedavg', 'fedprox mu=0.1']
     """
     arms = arms_of(experiment, methods, seeds, Path(folder), grid, overrides=overrides, data=data)
-    check_baseline(baseline, arms)
+    check_baseline(baseline, {arm.label for arm in arms})
     found = Tables(study.compare(arms, lambda arm: nullcontext(()), data=data, jobs=jobs).complete(), baseline)
     found.write()
     return found
-
-
-def check_baseline(baseline: str | None, arms: Sequence[Arm]) -> None:
-    """A UserError where nothing of that name is compared."""
-    if baseline is not None and baseline not in (labels := {arm.label for arm in arms}):
-        raise UserError(f"baseline {baseline}: not one of what is compared, {nearest(baseline, labels)}")

@@ -38,8 +38,8 @@ def test_the_verdicts_stand_below() -> None:
     assert legend.get_title().get_text() == "004.3 shown"
 
 
-def compared(outcome: str, low: float, high: float | None, *, ratio: bool = False) -> dict[str, object]:
-    return {"comparison": "a > b", "outcome": outcome, "middle": low + 0.01, "low": low, "high": high, "ratio": ratio}
+def compared(outcome: str, low: float, high: float | None, unit: str = "points") -> dict[str, object]:
+    return {"comparison": "a > b", "outcome": outcome, "middle": low + 0.01, "low": low, "high": high, "unit": unit}
 
 
 def claimed(verdict: str, *comparisons: dict[str, object], number: str = "004.3") -> dict[str, object]:
@@ -47,13 +47,15 @@ def claimed(verdict: str, *comparisons: dict[str, object], number: str = "004.3"
 
 
 def test_differences_and_ratios_have_a_panel_each_with_their_own_nothing() -> None:
-    found = [compared("shown", 0.01, 0.03), compared("not shown", 0.5, 1.5, ratio=True), compared("not shown", 0.5, None, ratio=True)]
+    found = [compared("shown", 0.01, 0.03), compared("not shown", 0.5, 1.5, unit="ratio"), compared("not shown", 0.5, None, unit="ratio")]
     differences, ratios = intervals_of({"cells": [], "claims": [claimed("not shown", *found)]}).axes
     assert list(differences.lines[0].get_xdata()) == pytest.approx([1, 3])
     assert list(differences.lines[-1].get_xdata()) == [0, 0]
     assert list(ratios.lines[-1].get_xdata()) == [1, 1]
     assert ratios.get_xscale() == "log"
     assert [line.get_marker() for line in ratios.lines].count(">") == 1, "an end that is open"
+    [plain] = intervals_of({"cells": [], "claims": [claimed("shown", compared("shown", 0.5, 0.7, "value"))]}).axes
+    assert list(plain.lines[0].get_xdata()) == [0.5, 0.7], "what is no accuracy is not drawn in points"
 
 
 def test_the_page_has_every_claim_with_its_verdict_and_no_markup_of_theirs() -> None:

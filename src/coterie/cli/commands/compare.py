@@ -11,7 +11,7 @@ import typer
 
 from coterie import forking
 from coterie.cli.options import RUNS, DataFolder, ExperimentFile, Jobs, Json, Out, Quiet, SetAll, Track, seeds_of
-from coterie.cli.sentences import console, note, say
+from coterie.cli.sentences import console, note, program, say
 from coterie.cli.watching import watched
 from coterie.errors import UserError
 
@@ -41,15 +41,15 @@ def compare(
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
     forking.begin(*forking.FOR_ARMS)  # before torch is imported here
+    from coterie.results.comparison import check_baseline
     from coterie.studies import compare as study
-    from coterie.studies.tables import check_baseline
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
     if len(forms) > 1:
         raise UserError(f"--{forms[0]} and --{forms[1]}: expected one format")
     arms = _arms(experiment, methods, seeds, overrides or (), grid or (), out, data)
     folder = arms[0].folder.parent
-    check_baseline(baseline, arms)
+    check_baseline(baseline, {arm.label for arm in arms})
     study.reuse(arms, RUNS)
     with watched(arms, track, quiet=quiet or bool(forms)) as watch:
         compared = study.compare(arms, watch, data=data, jobs=jobs)
@@ -57,7 +57,7 @@ def compare(
         show(compared, baseline, forms)
         if not forms:
             say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
-            say(f"a page of it: coterie report {folder}")
+            say(f"a page of it: {program()} report {folder}")
     compared.complete()
 
 

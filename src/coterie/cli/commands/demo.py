@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.cli.options import RUNS, Jobs, Quiet
-from coterie.cli.sentences import console, say
+from coterie.cli.sentences import console, program, say
 from coterie.cli.watching import watched
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
     chapters: list[Chapter] = []
     for part in PARTS:
         arms = part.arms(RUNS / "demo")
-        say(f"Part {len(chapters) + 1} of {len(PARTS)}, {len(arms)} runs. {part.title}")
+        say(f"Part {len(chapters) + 1} of {len(PARTS)}: {len(arms)} runs")
         with watched(arms, None, quiet=quiet, brief=True) as watch:
             compared = study.compare(arms, watch, jobs=jobs).complete()
         found = contrast(read_arms((arm.label, arm.folder) for arm in compared.arms), part.baseline)
@@ -52,12 +50,7 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
     say(f"Both tables, with curves, clients and bytes: {page}")
     say("Next, in this shell:")
     for command, what in NEXT:
-        say(f"  {_program()} {command}\n      {what}")
-
-
-def _program() -> str:
-    """How this program was called, so that it can be called again."""
-    return "python -m coterie" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+        say(f"  {program()} {command}\n      {what}")
 
 
 def _sheet(part: Part, found: Contrast) -> Sheet:

@@ -22,6 +22,8 @@ WIDTH = 7.0
 """Inches: two columns of most papers."""
 SIGNS = {"shown": ("o", 2, "shown"), "shown contrary": ("s", 1, "contrary"), "not shown": ("D", 4, "unshown")}
 """Outcome -> marker, colour and class of its mark."""
+AXES = {"points": "difference in points", "value": "difference", "ratio": "ratio"}
+"""What effects are measured in."""
 
 
 def figure_of(result: Mapping[str, Any]) -> Figure:
@@ -49,7 +51,7 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
 def intervals_of(result: Mapping[str, Any]) -> Figure | None:
     """Every comparison's effect with the interval that its verdict rests on; None where nothing was compared.
 
-    >>> found = {"comparison": "a > b", "outcome": "shown", "middle": 0.02, "low": 0.01, "high": 0.03, "ratio": False}
+    >>> found = {"comparison": "a > b", "outcome": "shown", "middle": 0.02, "low": 0.01, "high": 0.03, "unit": "points"}
     >>> figure = intervals_of({"cells": [], "claims": [{"number": "004.1", "comparisons": [found]}]})
     >>> [axes.get_xlabel() for axes in figure.axes]
     ['difference in points']
@@ -57,24 +59,24 @@ def intervals_of(result: Mapping[str, Any]) -> Figure | None:
     True
     """
     found = [(claim["number"] or "ours", each) for claim in result["claims"] for each in claim["comparisons"] if each["low"] is not None]
-    kinds = [kind for kind in (False, True) if any(each["ratio"] is kind for _, each in found)]
-    if not kinds:
+    units = [unit for unit in AXES if any(each["unit"] == unit for _, each in found)]
+    if not units:
         return None
-    counts = [sum(each["ratio"] is kind for _, each in found) for kind in kinds]
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(found) + 0.5 * len(kinds)), layout="constrained")
-    panels = figure.subplots(len(kinds), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + count for count in counts]})
-    for panel, kind in zip(panels[:, 0], kinds, strict=True):
-        mine = [(number, each) for number, each in found if each["ratio"] is kind]
+    counts = [sum(each["unit"] == unit for _, each in found) for unit in units]
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(found) + 0.5 * len(units)), layout="constrained")
+    panels = figure.subplots(len(units), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + count for count in counts]})
+    for panel, unit in zip(panels[:, 0], units, strict=True):
+        mine = [(number, each) for number, each in found if each["unit"] == unit]
         for y, (_, each) in enumerate(mine):
             _interval(panel, y, each)
-        panel.axvline(1 if kind else 0, color="#000000", linewidth=0.8)
-        if kind:
+        panel.axvline(1 if unit == "ratio" else 0, color="#000000", linewidth=0.8)
+        if unit == "ratio":
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter(ScalarFormatter())
             panel.xaxis.set_minor_formatter(NullFormatter())
         panel.set_ylim(len(mine) - 0.5, -0.5)
         panel.set_yticks(range(len(mine)), [fill(f"{number}  {each['comparison']}", 60) for number, each in mine])
-        panel.set_xlabel("ratio" if kind else "difference in points")
+        panel.set_xlabel(AXES[unit])
     outcomes = dict.fromkeys(each["outcome"] for _, each in found)
     handles = [
         Line2D([], [], marker=SIGNS[name][0], color=colour(SIGNS[name][1]), label=name, markersize=4) for name in SIGNS if name in outcomes
@@ -113,7 +115,7 @@ def study_page(
 
 def _interval(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
     """One effect and how far it may be off; an end that is open has an arrow."""
-    scale = 1 if found["ratio"] else 100
+    scale = 100 if found["unit"] == "points" else 1
     marker, tint, _ = SIGNS[found["outcome"]]
     low, middle = scale * found["low"], found["middle"]
     high = scale * found["high"] if found["high"] is not None else None
