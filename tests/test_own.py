@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,3 +83,13 @@ def test_the_place_of_an_error_is_the_users_own_line() -> None:
     with pytest.raises(OSError, match="No such file") as caught:
         Path("/no/such/file").read_text()
     assert place_of(caught.value).startswith(" (test_own.py:")
+
+
+def test_a_script_from_standard_input_has_workers_too(tmp_path) -> None:
+    script = """
+import coterie
+experiment = coterie.Experiment.load("digits-two-class", ["rounds=1"])
+print(coterie.run(experiment, "run").summary["rounds"], len(coterie.compare(experiment, ["fedavg", "local"], [0], "runs").runs))
+"""
+    done = subprocess.run([sys.executable, "-"], input=script, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1 2\n"), done.stderr

@@ -7,7 +7,9 @@ that process.
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from multiprocessing import forkserver
+from pathlib import Path
 
 __all__ = ["FOR_ARMS", "begin"]
 
@@ -18,5 +20,8 @@ FOR_ARMS = ("coterie.studies.compare",)
 
 def begin(*more: str) -> None:
     """Have the server import what workers need, and `more`; one that is there already stays as it is."""
+    main = sys.modules["__main__"]
+    if not Path(getattr(main, "__file__", None) or __file__).exists():
+        del main.__file__  # a script from standard input: Python would have every worker look for a file called <stdin>
     multiprocessing.get_context("forkserver").set_forkserver_preload([*more, *PRELOADED])
     forkserver.ensure_running()

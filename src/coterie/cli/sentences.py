@@ -6,6 +6,7 @@ Names in them are text: nothing that a user, a file or a stranger's ledger calls
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -83,5 +84,7 @@ def _where(folder: Path) -> str:
 
 
 def program() -> str:
-    """How this program was called, so that it can be called again."""
-    return "python -m coterie" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+    """How this program was called, so that it can be called again: by its name alone where the shell finds it."""
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m coterie"
+    return "coterie" if shutil.which("coterie") == sys.argv[0] else sys.argv[0]
