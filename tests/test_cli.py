@@ -79,7 +79,11 @@ def test_compare_reuses_what_run_did_says_so_and_writes_its_table(call, tmp_path
     assert len(json.loads((folder / "table.json").read_text())["runs"]) == 4
     assert (folder / "table.csv").read_text().startswith("method,")
     assert "| fedavg |" in (folder / "table.md").read_text()
-    assert "4 of 4 runs reused" in call("compare", "digits-two-class", *FAST, "--methods", "fedavg,local", "--seeds", "0-1")[1]
+    again, other = (
+        call("compare", "digits-two-class", *FAST, "--methods", names, "--seeds", "0-1")[1] for names in ("fedavg,local", "fedavg")
+    )
+    assert "4 of 4 runs reused" in again
+    assert ["no longer of the one before" in each for each in (again, other)] == [False, True]
 
 
 def test_what_help_says_about_set_works_and_says_whom_it_reaches(call) -> None:

@@ -37,12 +37,11 @@ def test_every_arm_can_work_and_has_a_sentence(part) -> None:
 def test_it_ends_with_a_page_that_holds_everything_and_with_commands_to_try(call, tmp_path, monkeypatch) -> None:  # noqa: F811
     (tmp_path / "small.toml").write_text(SMALL)
     rows = {"fedavg": ("a paper", "averages"), "local": ("no paper", "stays alone")}
-    monkeypatch.setattr(demo, "PARTS", (Part(str(tmp_path / "small.toml"), "A title", "A sentence.", "global", rows, "fedavg"),))
-    monkeypatch.setattr(demo, "SEEDS", (0, 1))
+    monkeypatch.setattr(demo, "PARTS", (Part(str(tmp_path / "small.toml"), "A title", "A sentence.", "global", rows, "fedavg", (0, 1)),))
     code, out, err = call("demo", "--jobs", "1")
     assert code == 0, err
     assert out.count("1 rounds") == 4
-    assert "averages. a paper" in " ".join(out.split())
+    assert "averages (a paper)" in " ".join(out.split())
     assert "No method is shown to be better than fedavg here." in " ".join(out.split())
     page = tmp_path / "runs" / "demo" / "index.html"
     assert "A title" in page.read_text()

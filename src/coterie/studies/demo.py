@@ -15,8 +15,6 @@ from coterie.studies.arms import Arm, arms_of
 
 __all__ = ["PARTS", "Part"]
 
-SEEDS = (0, 1, 2)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -31,14 +29,15 @@ class Part:
     rows: Mapping[str, tuple[str, str]]
     """Method -> its paper, and in one sentence what it does."""
     baseline: str
+    seeds: tuple[int, ...]
 
     def arms(self, folder: Path, data: Path | None = None) -> list[Arm]:
         """Its runs.
 
         >>> [len(part.arms(Path("runs"))) for part in PARTS]
-        [24, 12]
+        [32, 12]
         """
-        return arms_of(Experiment.load(self.name), list(self.rows), SEEDS, folder / Path(self.name).stem, data=data)
+        return arms_of(Experiment.load(self.name), list(self.rows), self.seeds, folder / Path(self.name).stem, data=data)
 
 
 PARTS = (
@@ -54,10 +53,11 @@ PARTS = (
             "fml": ("Shen et al. 2020", "every client keeps a model of its own, which learns from the shared one and back"),
             "split-metadata": ("Shi & Radu 2022", "clients send a few activation maps, on which the server trains the upper layers"),
             "scaffold": ("Karimireddy et al. 2020", "corrects every step by how the client drifts from the others"),
-            "local": ("No federation", "every client alone: good at its own two digits, of no use for the others"),
-            "centralised": ("No federation", "all data in one place: a bound, and no rival"),
+            "local": ("no federation", "every client alone: good at its own two digits, of no use for the others"),
+            "centralised": ("no federation", "all data in one place: a bound, and no rival"),
         },
         "fedavg",
+        (0, 1, 2, 3),
     ),
     Part(
         "demo-styles",
@@ -65,12 +65,13 @@ PARTS = (
         "Every client has digits in a style of its own and a network of its own; only predictions on unlabelled public images travel.",
         "inter",
         {
-            "local": ("No federation", "every client alone, after the same pretraining: what the others are compared with"),
+            "local": ("no federation", "every client alone, after the same pretraining: what the others are compared with"),
             "fedmd": ("Li & Wang 2019", "every client learns the mean of all predictions on public images"),
             "feddf-client": ("Lin et al. 2020", "the same with soft labels, as distillation"),
             "fccl": ("Huang et al. 2022", "correlates classes across models, and keeps each near what it knew"),
         },
         "local",
+        (0, 1, 2),
     ),
 )
 """Both comparisons, in their order."""

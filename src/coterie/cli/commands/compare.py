@@ -54,9 +54,13 @@ def compare(
     with watched(arms, track, quiet=quiet or bool(forms)) as watch:
         compared = study.compare(arms, watch, data=data, jobs=jobs)
     if compared.arms:
+        table = folder / "table.md"
+        earlier = table.read_bytes() if table.exists() else None
         show(compared, baseline, forms)
         if not forms:
             say(f"written to {folder}; {compared.reused} of {len(arms)} runs reused")
+            if earlier not in (None, table.read_bytes()):
+                say("table.md, table.csv and table.json there are of this comparison now, no longer of the one before; its runs are kept")
             say(f"a page of it: {program()} report {folder}")
     compared.complete()
 

@@ -9,7 +9,8 @@ from coterie.cli.sentences import console, program, say
 from coterie.cli.watching import watched
 
 if TYPE_CHECKING:
-    from coterie.results.comparison import Contrast, Reach
+    from coterie.results.comparison import Contrast, Gap, Reach
+    from coterie.results.statistics import Estimate
     from coterie.results.tables import Sheet
     from coterie.studies.demo import Part
 
@@ -41,11 +42,11 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
         with watched(arms, None, quiet=quiet, brief=True) as watch:
             compared = study.compare(arms, watch, jobs=jobs).complete()
         found = contrast(read_arms((arm.label, arm.folder) for arm in compared.arms), part.baseline)
-        sheet = _sheet(part, found)
-        console.print(sheet)
+        sheets = (_numbers(part, found), _meanings(part))
+        console.print(*sheets)
         if compared.reused:
             say(f"{compared.reused} of {len(arms)} runs were there already and are reused")
-        chapters.append(Chapter(part.title, sheet, gather([arm.folder for arm in compared.arms])))
+        chapters.append(Chapter(part.title, sheets, gather([arm.folder for arm in compared.arms])))
     page = write_pages("Coterie: a demonstration", chapters, RUNS / "demo" / "index.html")
     say(f"Both tables, with curves, clients and bytes: {page}")
     say("Next, in this shell:")
@@ -53,25 +54,47 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
         say(f"  {program()} {command}\n      {what}")
 
 
-def _sheet(part: Part, found: Contrast) -> Sheet:
-    """One row for each method: the paper, the numbers, and what to see."""
-    from coterie.results.tables import Sheet, estimate_cell
+def _numbers(part: Part, found: Contrast) -> Sheet:
+    """One row for each method: what it reached, and what of its differences to the baseline is shown."""
+    from coterie.results.tables import Sheet
 
     protocols = list(dict.fromkeys(name for standing in found.standings for name in standing.accuracy))
     reached = {each.label: each for each in found.reaches if each.protocol == part.protocol}
-    rows = []
-    for standing in found.standings:
-        paper, what = part.rows[standing.label]
-        verdict = _verdict(part, found, standing.label)
-        reach = reached.get(standing.label)
-        rounds = [_rounds(reach)] if reached else []
-        rows.append(
-            [standing.label, *(estimate_cell(standing.accuracy.get(name)) for name in protocols), *rounds, f"{what}{verdict}. {paper}."]
-        )
-    columns = ["method", *protocols, *(["rounds to 80%"] if reached else []), "what to see"]
+    gaps = {(gap.label, gap.protocol): gap for gap in found.gaps}
+    rows = [
+        [
+            standing.label,
+            *(_reached(standing.accuracy.get(name)) for name in protocols),
+            *([_rounds(reached.get(standing.label))] if reached else []),
+            *(_shown(gaps.get((standing.label, name))) for name in protocols),
+        ]
+        for standing in found.standings
+    ]
+    columns = ["method", *protocols, *(["rounds to 80%"] if reached else []), *(f"{name} to {part.baseline}" for name in protocols)]
     seeds = max(standing.seconds.seeds for standing in found.standings)
-    note = f"{part.what} Mean ± standard deviation over {seeds} seeds; verdicts are on {part.protocol}, from paired 95% intervals."
-    return Sheet(part.title, columns, rows, " ".join([note, _honest(part, found)]).strip())
+    how = f"Percent: mean ± standard deviation over {seeds} seeds; differences in points, shown where their paired 95% interval says so."
+    return Sheet(part.title, columns, rows, " ".join([part.what, how, _honest(part, found)]).strip())
+
+
+def _meanings(part: Part) -> Sheet:
+    """What each method does, and from which paper it is."""
+    from coterie.results.tables import Sheet
+
+    return Sheet("", ["method", "what it does"], [[name, f"{what} ({paper})"] for name, (paper, what) in part.rows.items()])
+
+
+def _reached(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{100 * estimate.mean:.1f}" + ("" if estimate.spread is None else f" ± {100 * estimate.spread:.1f}")
+
+
+def _shown(gap: Gap | None) -> str:
+    """A difference, and what its interval says."""
+    if gap is None:
+        return ""
+    verdict = gap.difference.verdict
+    return f"{100 * gap.difference.mean:+.1f} {'not shown' if verdict == 'no difference shown' else verdict}"
 
 
 def _rounds(reach: Reach | None) -> str:
@@ -81,14 +104,7 @@ def _rounds(reach: Reach | None) -> str:
     return f"{sum(each.round for each in reach.there) / len(reach.there):.1f}"
 
 
-def _verdict(part: Part, found: Contrast, label: str) -> str:
-    gap = next((gap for gap in found.gaps if gap.label == label and gap.protocol == part.protocol), None)
-    if gap is None or gap.difference is None:
-        return ""
-    return f" ({100 * gap.difference.mean:+.1f} points: {gap.difference.verdict})"
-
-
 def _honest(part: Part, found: Contrast) -> str:
     """That nothing was gained, where nothing was."""
-    verdicts = [gap.difference.verdict for gap in found.gaps if gap.protocol == part.protocol and gap.difference]
+    verdicts = [gap.difference.verdict for gap in found.gaps if gap.protocol == part.protocol]
     return "" if "higher" in verdicts else f"No method is shown to be better than {part.baseline} here."

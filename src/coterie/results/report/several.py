@@ -21,14 +21,14 @@ class Chapter:
     """One comparison."""
 
     title: str
-    sheet: Sheet
+    sheets: Sequence[Sheet]
     report: Report
 
 
 def write_pages(title: str, chapters: Sequence[Chapter], path: Path) -> Path:
     """Write one page that needs nothing else."""
     parts = "".join(
-        f"<section><h2>{html.escape(each.title)}</h2>{tabled(replace(each.sheet, title=''))}"
+        f"<section><h2>{html.escape(each.title)}</h2>{''.join(tabled(replace(sheet, title='')) for sheet in each.sheets)}"
         f'<details open><summary>Curves, clients, bytes</summary><iframe title="{html.escape(each.title)}" srcdoc="{_quoted(each)}">'
         "</iframe></details></section>"
         for each in chapters
