@@ -14,8 +14,8 @@ from playwright.sync_api import sync_playwright
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 WIDTHS = {"desktop": (1280, 1), "phone": (360, 2)}
-TALLEST = 3600
-"""CSS pixels of the page that are kept: the headline, curves, targets, clients."""
+TALLEST = 1490
+"""CSS pixels of the page that are kept: the headline, curves, scores."""
 
 
 def shoot(page_file: Path, stem: Path) -> None:

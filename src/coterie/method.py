@@ -8,6 +8,7 @@ task gives those of a client to `site.evaluate`, and `models` finds the server's
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -60,8 +61,12 @@ def task(function: F) -> F:
 
 def tasks_of(method: Method) -> dict[str, Task]:
     """The tasks of a method by name."""
-    names = (name for name in dir(type(method)) if getattr(getattr(type(method), name), "__coterie_task__", False))
-    return {name: getattr(method, name) for name in names}
+    return {name: getattr(method, name) for name in _tasks(type(method))}
+
+
+@functools.cache
+def _tasks(kind: type[Method]) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if getattr(getattr(kind, name), "__coterie_task__", False))
 
 
 def find_task(method: Method, name: str) -> Task:

@@ -64,6 +64,10 @@ class MMD(Objective):
     kernels: Kernels = "fixed"
     floor: float = 0.0
 
+    @property
+    def of_logits(self) -> bool:
+        return self.on == "logits"
+
     def __call__(self, step: Step) -> Tensor:
         return mmd2(*_streams(step, self.on), kernels=self.kernels).clamp(min=self.floor)
 
@@ -74,6 +78,10 @@ class SquaredDistance(Objective):
 
     on: Output = "logits"
     reduction: Reduction = "sum"
+
+    @property
+    def of_logits(self) -> bool:
+        return self.on == "logits"
 
     def __call__(self, step: Step) -> Tensor:
         theirs, ours = _streams(step, self.on)

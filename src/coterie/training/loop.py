@@ -20,6 +20,7 @@ from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
+from coterie.training.dense import Backward
 from coterie.training.objectives import Objective, Step
 from coterie.training.score import EVALUATION_BATCH, Output, load, score
 from coterie.training.settings import Training
@@ -144,6 +145,7 @@ class _Loop:
         self.lr = training.optimiser.lr * training.schedule.factor(round)
         self.steps, self.samples = 0, 0
         self._mover = training.optimiser.mover(self._moving, device)
+        self._backward = Backward.of(model, self._moving, objective) if self._kind is Step else None
         if training.state == "kept":
             self._mover.restore(options.get("optimiser", EMPTY))
 
@@ -165,13 +167,16 @@ class _Loop:
     def step(self, chosen: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
         seen = self._kind(self._model, x, y, self._start, {name: outputs(chosen, x) for name, outputs in self._known.items()})
-        loss = self._objective(seen)
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        loss, gradients = self._differentiated(seen) if self._backward is None else self._backward(seen, self._objective)
         if self._training.clip is not None:
             _clip(dict(zip(self._moving, gradients, strict=True)), self._apart, self._training.clip)
         self._mover.move(gradients, self.lr * self._rate(self.steps))
         self.steps, self.samples = self.steps + 1, self.samples + len(chosen)
-        return [loss.detach(), *seen.parts]
+        return [loss, *seen.parts]
+
+    def _differentiated(self, seen: Step) -> tuple[Tensor, Sequence[Tensor | None]]:
+        loss = self._objective(seen)
+        return loss.detach(), torch.autograd.grad(loss, self._parameters, allow_unused=True)
 
     def optimiser_state(self) -> Record:
         """What the next fit may go on from."""

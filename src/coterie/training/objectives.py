@@ -63,6 +63,11 @@ class Objective:
         """Whether it looks at nothing but a step's network, inputs and labels, so that clients can be stacked (`training.stack`)."""
         return False
 
+    @property
+    def of_logits(self) -> bool:
+        """Whether it looks at the network through a step's logits only, so that the way back from them may be written out."""
+        return False
+
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""
         raise NotImplementedError
@@ -85,6 +90,10 @@ class Weighted(Objective):
     def stackable(self) -> bool:
         return self.term.stackable
 
+    @property
+    def of_logits(self) -> bool:
+        return self.term.of_logits
+
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
 
@@ -98,6 +107,10 @@ class Sum(Objective):
     @property
     def stackable(self) -> bool:
         return all(term.stackable for term in self.terms)
+
+    @property
+    def of_logits(self) -> bool:
+        return all(term.of_logits for term in self.terms)
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]
@@ -122,6 +135,10 @@ class CrossEntropy(Objective):
 
     @property
     def stackable(self) -> bool:
+        return True
+
+    @property
+    def of_logits(self) -> bool:
         return True
 
     def __call__(self, step: Step) -> Tensor:
@@ -166,6 +183,10 @@ class Distillation(Objective):
     """
 
     teacher: str
+
+    @property
+    def of_logits(self) -> bool:
+        return True
 
     def __call__(self, step: Step) -> Tensor:
         return kl_divergence(step.frozen[self.teacher], step.logits)

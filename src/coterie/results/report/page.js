@@ -69,7 +69,7 @@ const curves = () => {
 };
 const empty = { columns: ["method"], rows: [], numeric: [false], csv: "", note: "Nothing was measured for this." };
 const differences = () => {
-  let base = Math.max(0, D.arms.findIndex((arm) => !arm.bound));
+  let base = [D.arms.findIndex((arm) => arm.label === "fedavg"), D.arms.findIndex((arm) => !arm.bound), 0].find((i) => i >= 0);  // what most papers compare with
   const bar = el("div", { class: "bar" });
   const table = tablePanel("table-differences", "Paired differences of last accuracy", () => (D.differences[S.protocol] || [])[base] || empty, { controls: [bar] });
   const fill = () => {

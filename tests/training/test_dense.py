@@ -1,0 +1,71 @@
+"""Gradients of a dense network that are written out are those of automatic differentiation, to the bit, whatever shape and objective."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from coterie.methods.mmd import MMD, SquaredDistance
+from coterie.models import MLP
+from coterie.training.dense import Backward, layers_of
+from coterie.training.objectives import CrossEntropy, Distillation, Proximal, Step
+
+OBJECTIVES = {
+    "labels": CrossEntropy(),
+    "weighted": 0.3 * CrossEntropy(),
+    "a teacher": 0.5 * CrossEntropy() + 0.5 * Distillation("teacher"),
+    "MMD": CrossEntropy() + 0.1 * MMD(),
+    "L2 and MMD": CrossEntropy() + 0.1 * SquaredDistance() + 0.1 * MMD(),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 40), min_size=0, max_size=3),
+    inputs=st.integers(1, 60),
+    classes=st.integers(2, 12),
+    batch=st.integers(1, 23),
+    objective=st.sampled_from(sorted(OBJECTIVES)),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 2**31),
+)
+def test_no_bit_differs(widths, inputs, classes, batch, objective, dtype, seed) -> None:
+    torch.manual_seed(seed)
+    sizes = [inputs, *widths]
+    hidden = [layer for one, two in itertools.pairwise(sizes) for layer in (nn.Linear(one, two), nn.ReLU())]
+    net = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], classes)).to(dtype)
+    x, y = torch.randn(batch, 1, inputs, dtype=dtype), torch.randint(classes, (batch,))
+    frozen = {"teacher": torch.randn(batch, classes, dtype=dtype), "global logits": torch.randn(batch, classes, dtype=dtype)}
+    derived, ours = Step(net, x, y, {}, frozen), Step(net, x, y, {}, frozen)
+    backward = Backward.of(net, dict(net.named_parameters()), OBJECTIVES[objective])
+    assert backward is not None
+    loss, gradients = backward(ours, OBJECTIVES[objective])
+    same = OBJECTIVES[objective](derived)
+    assert loss.item() == same.item()
+    assert [each.item() for each in ours.parts] == [each.item() for each in derived.parts]
+    for one, other in zip(gradients, torch.autograd.grad(same, list(net.parameters())), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy() + 0.1 * Proximal(), 0.1 * MMD(on="features")])
+def test_what_looks_beyond_the_logits_is_derived(objective) -> None:
+    net = MLP().build((1, 4, 4), 3)
+    assert Backward.of(net, dict(net.named_parameters()), objective) is None
+
+
+def test_where_a_parameter_stays_all_is_derived() -> None:
+    net = MLP().build((1, 4, 4), 3)
+    moving = dict(list(net.named_parameters())[2:])
+    assert Backward.of(net, moving, CrossEntropy()) is None
+
+
+def test_a_hook_is_not_passed_over() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    assert layers_of(net)
+    net[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert layers_of(net) is None
