@@ -16,7 +16,7 @@ from coterie.results.tables import estimated
 from coterie.results.verdicts import Censored, Differences, Effect, Finding, Outcome, Ratios, Region, decide
 from coterie.studies.recipe import ACCURACIES, COUNTS, Claim, Comparison, Key, Measure, Side, key_of
 
-__all__ = ["Judged", "Measured", "Verdict", "judge", "worded"]
+__all__ = ["Judged", "Measured", "Verdict", "judge", "region_of", "worded"]
 
 Verdict: TypeAlias = Outcome | Literal["not testable", "not judged"]
 
@@ -118,16 +118,21 @@ def _test(comparison: Comparison, cells: Mapping[Key, Measured]) -> tuple[Effect
     measured = [cell for cell in found if cell is not None]
     counts = bool(measured) and all(cell.measure in COUNTS for cell in measured)
     if len(measured) < len(found) or not measured:
-        return None, _region(comparison, counts)
+        return None, region_of(comparison, counts)
     if counts:
-        return Ratios.of(_counts(comparison.left, measured), _counts(comparison.right, measured[::-1])), _region(comparison, counts)
+        return Ratios.of(_counts(comparison.left, measured), _counts(comparison.right, measured[::-1])), region_of(comparison, counts)
     seeds = range(len(measured[0].values))
     left = [_value(comparison.left, cells, seed) for seed in seeds]
     right = [0.0 if isinstance(comparison.right, float) else comparison.factor * _value(comparison.right, cells, seed) for seed in seeds]
-    return Differences([ours - theirs for ours, theirs in zip(left, right, strict=True)]), _region(comparison, counts)
+    return Differences([ours - theirs for ours, theirs in zip(left, right, strict=True)]), region_of(comparison, counts)
 
 
-def _region(comparison: Comparison, counts: bool) -> Region:
+def region_of(comparison: Comparison, counts: bool) -> Region:
+    """Where the effect lies if the claim is true: a ratio of counts, or a difference.
+
+    >>> region_of(Comparison(left="t / a / c", relation="<", right="t / b / c", factor=0.8), counts=True)
+    Region(low=-inf, high=0.8)
+    """
     if comparison.relation == "~":
         margin = comparison.margin or 0.0
         return Region(1 / (1 + margin), 1 + margin) if counts else Region(-margin, margin)

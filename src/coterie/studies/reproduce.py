@@ -19,7 +19,7 @@ from coterie.results.tally import Tally
 from coterie.results.verdicts import Finding
 from coterie.studies.arms import Arm, arm
 from coterie.studies.compare import Watch, compare, finished
-from coterie.studies.judging import Judged, Measured, judge, worded
+from coterie.studies.judging import Judged, Measured, judge, region_of, worded
 from coterie.studies.measures import value_of
 from coterie.studies.recipe import ACCURACIES, CellPlan, Comparison, Key, Recipe, TableOfPaper, cells_of, key_of
 
@@ -174,7 +174,8 @@ def _told(result: Reproduction, comparison: Comparison, finding: Finding) -> dic
     plain = {key: None if value in (math.inf, -math.inf) else value for key, value in asdict(finding).items()}  # JSON has no infinity
     cell = result.cells.get(key_of(comparison.cells[0]))
     unit = "ratio" if finding.ratio else "points" if cell is not None and cell.measure in ACCURACIES else "value"
-    return {"comparison": str(comparison), "unit": unit, **plain, "could_have_seen": finding.could_have_seen}
+    claimed = [end if math.isfinite(end) else None for end in region_of(comparison, finding.ratio)]
+    return {"comparison": str(comparison), "unit": unit, **plain, "claimed": claimed, "could_have_seen": finding.could_have_seen}
 
 
 def _sheet(result: Reproduction, block: TableOfPaper) -> Sheet:

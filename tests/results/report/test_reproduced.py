@@ -39,7 +39,15 @@ def test_the_verdicts_stand_below() -> None:
 
 
 def compared(outcome: str, low: float, high: float | None, unit: str = "points") -> dict[str, object]:
-    return {"comparison": "a > b", "outcome": outcome, "middle": low + 0.01, "low": low, "high": high, "unit": unit}
+    return {
+        "comparison": "a > b",
+        "outcome": outcome,
+        "middle": low + 0.01,
+        "low": low,
+        "high": high,
+        "unit": unit,
+        "claimed": [float(unit == "ratio"), None],
+    }
 
 
 def claimed(verdict: str, *comparisons: dict[str, object], number: str = "004.3") -> dict[str, object]:
@@ -54,6 +62,8 @@ def test_differences_and_ratios_have_a_panel_each_with_their_own_nothing() -> No
     assert list(ratios.lines[-1].get_xdata()) == [1, 1]
     assert ratios.get_xscale() == "log"
     assert [line.get_marker() for line in ratios.lines].count(">") == 1, "an end that is open"
+    [band] = differences.collections
+    assert band.get_paths()[0].get_extents().x0 == 0, "where the claim says that it lies"
     [plain] = intervals_of({"cells": [], "claims": [claimed("shown", compared("shown", 0.5, 0.7, "value"))]}).axes
     assert list(plain.lines[0].get_xdata()) == [0.5, 0.7], "what is no accuracy is not drawn in points"
 

@@ -49,9 +49,10 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
 
 
 def intervals_of(result: Mapping[str, Any]) -> Figure | None:
-    """Every comparison's effect with the interval that its verdict rests on; None where nothing was compared.
+    """Every comparison's effect with the interval of its verdict, over where the claim says that it lies; None where there is none.
 
-    >>> found = {"comparison": "a > b", "outcome": "shown", "middle": 0.02, "low": 0.01, "high": 0.03, "unit": "points"}
+    >>> found = {"comparison": "a > b", "outcome": "shown", "middle": 0.02, "low": 0.01, "high": 0.03}
+    >>> found |= {"unit": "points", "claimed": [0, None]}
     >>> figure = intervals_of({"cells": [], "claims": [{"number": "004.1", "comparisons": [found]}]})
     >>> [axes.get_xlabel() for axes in figure.axes]
     ['difference in points']
@@ -74,6 +75,8 @@ def intervals_of(result: Mapping[str, Any]) -> Figure | None:
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter(ScalarFormatter())
             panel.xaxis.set_minor_formatter(NullFormatter())
+        for y, (_, each) in enumerate(mine):
+            _region(panel, y, each)
         panel.set_ylim(len(mine) - 0.5, -0.5)
         panel.set_yticks(range(len(mine)), [fill(f"{number}  {each['comparison']}", 60) for number, each in mine])
         panel.set_xlabel(AXES[unit])
@@ -124,6 +127,14 @@ def _interval(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
         panel.plot([low], [y], ">", color=colour(tint), markersize=5)
     if middle is not None:
         panel.plot([scale * middle], [y], marker, color=colour(tint), markersize=4)
+
+
+def _region(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
+    """Where the claim says that the effect lies, as far as the panel reaches."""
+    scale, (left, right) = 100 if found["unit"] == "points" else 1, panel.get_xlim()
+    low, high = (edge if end is None else scale * end for end, edge in zip(found["claimed"], (left, right), strict=True))
+    panel.broken_barh([(low, max(high - low, 0))], (y - 0.42, 0.84), color="#000000", alpha=0.06, linewidth=0, zorder=0)
+    panel.set_xlim(min(left, low), max(right, high))
 
 
 def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str], *, named: bool) -> None:
