@@ -425,5 +425,5 @@ def test_the_list_lists(call) -> None:
     assert "mcmahan-table2" in call("--list")[1]
     rows = {row["name"]: row for row in json.loads(call("--list", "--json")[1])}
     assert list(rows) == list(recipes())
-    assert rows["fedmmd-figure4d"]["covers"] == "000 Figure 4d; claims 000.7"
+    assert rows["fedmmd-figure4d"]["covers"] == "000 Figure 4d; claims 000.7, 000.1"
     assert rows["mcmahan-table2"]["covers"] == ""
