@@ -77,8 +77,8 @@ def row(claim: PaperClaim, name: str, result: Mapping[str, Any] | None) -> str:
     if result is None:
         return f"{head} | not run | `coterie reproduce {name}` | |"
     mine = [each for each in result["claims"] if each["number"] == claim.number]
-    verdict = worst([each["verdict"] for each in mine])
-    compared = [each for part in mine for each in part["comparisons"]]
+    verdict = (best if claim.some else worst)([each["verdict"] for each in mine])
+    compared = [each for part in mine if part["verdict"] == verdict for each in part["comparisons"]]
     details = "; ".join(part["detail"] for part in mine)
     words = f"{head} {decisive(compared, result)} | **{verdict}** ({details})"
     return f"{words} | `{result['about']['command']}` | {result['about']['commit']} |"
@@ -87,6 +87,12 @@ def row(claim: PaperClaim, name: str, result: Mapping[str, Any] | None) -> str:
 def worst(verdicts: Sequence[str]) -> str:
     """One verdict for a claim that a recipe has in several parts."""
     order = ("shown contrary", "not shown", "not run", "shown")
+    return next(each for each in order if each in verdicts)
+
+
+def best(verdicts: Sequence[str]) -> str:
+    """One verdict for a claim that is made of some case only: a recipe has a part for each case that it tries."""
+    order = ("shown", "not shown", "not run", "shown contrary")
     return next(each for each in order if each in verdicts)
 
 

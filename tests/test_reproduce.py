@@ -14,7 +14,7 @@ from coterie.data.partitions import IID
 from coterie.models import CNN
 from coterie.studies.claims import papers
 from coterie.studies.judging import Measured, judge
-from coterie.studies.recipe import Claim, Comparison, Key, Recipe, cells_of, recipes, settings_of
+from coterie.studies.recipe import Claim, Comparison, Key, Recipe, cells_of, key_of, recipes, settings_of
 
 RECIPE = """
 title = "Digits"
@@ -385,7 +385,10 @@ def test_every_setting_of_the_papers_scale_says_whose_it_is(name) -> None:
 
 @pytest.mark.parametrize("name", list(recipes()))
 def test_a_study_has_the_seeds_that_its_power_calculation_asks_for(name) -> None:
-    study = Recipe.load(name).scales["study"]
+    recipe = Recipe.load(name)
+    study, ran = recipe.scales["study"], dict(cells_of(recipe, "study")).keys()
+    family = [each for claim in recipe.claims if claim.number for each in claim.comparisons if ran >= set(map(key_of, each.cells))]
+    assert all(each.comparisons == len(family) for each in study.power)  # those that the correction is for
     assert all(each.seeds <= len(study.seeds) for each in study.power)
     assert not any(seed >= 900 for seed in study.seeds)  # those are the pilots'
 
@@ -425,5 +428,5 @@ def test_the_list_lists(call) -> None:
     assert "mcmahan-table2" in call("--list")[1]
     rows = {row["name"]: row for row in json.loads(call("--list", "--json")[1])}
     assert list(rows) == list(recipes())
-    assert rows["fedmmd-figure4d"]["covers"] == "000 Figure 4d; claims 000.7"
+    assert rows["fedmmd-figure4d"]["covers"] == "000 Figure 4d; claims 000.7, 000.1"
     assert rows["mcmahan-table2"]["covers"] == ""

@@ -75,3 +75,18 @@ def test_verdict_and_interval_are_the_same_in_table_page_and_data(dynamic) -> No
 def test_a_claim_in_several_parts_is_as_good_as_its_worst() -> None:
     assert page.worst(["shown", "not shown"]) == "not shown"
     assert page.worst(["not shown", "shown contrary"]) == "shown contrary"
+
+
+def test_a_claim_of_some_case_is_as_good_as_its_best_part_and_the_row_tells_of_that_part() -> None:
+    recipe = Recipe.load("fml-catfish")
+    seeds = recipe.scales["study"].seeds
+    levels = {("MNIST", "strong"): 0.55, ("CIFAR-10", "strong"): 0.45}
+    cells = {}
+    for key, paper in recipe.numbered():
+        noise = 0.001 if key.row.startswith("strong") else 0.0
+        cells[key] = Measured(paper, "last", tuple(levels.get((key.table, key.row), 0.5) + noise * (seed % 3 - 1) for seed in seeds), 20)
+    found = Reproduction(recipe, "study", seeds, cells, judge(recipe.claims, cells), {"command": "", "commit": ""}).table()
+    [claim] = [each for paper in papers() for each in paper.claims if each.number == "004.6"]
+    row = page.row(claim, "fml-catfish", json.loads(json.dumps(found, allow_nan=False)))
+    assert "MNIST, strong, last accuracy > MNIST, weak, last accuracy | **shown** (1 of 1 shown; 1 of 1 shown contrary; " in row
+    assert page.best(["not shown", "shown contrary"]) == "not shown"

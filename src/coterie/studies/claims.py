@@ -18,6 +18,8 @@ class PaperClaim(Section):
     text: str
     effect: str
     """As the paper prints it."""
+    some: bool = False
+    """Whether it is said of some case only, so that one part that is shown is enough."""
     otherwise: str = ""
     """Why no recipe tests it, where none does."""
 
