@@ -20,7 +20,23 @@ from coterie.testing import small_experiment
 
 
 def deployment(folder) -> Deployment:
-    return Deployment.begin(folder, small_experiment(METHODS.resolve("fedavg")), ["north"], 1)
+    return Deployment.new(folder, small_experiment(METHODS.resolve("fedavg")), ["north"], 1).begun()
+
+
+def test_a_folder_goes_on_with_what_it_holds_and_nothing_else(tmp_path) -> None:
+    made, plan = deployment(tmp_path), small_experiment(METHODS.resolve("fedavg"))
+    assert Deployment.new(tmp_path, plan, ["north"], 1).begun().run == made.run
+    with pytest.raises(UserError, match=r"a deployment that is there has rounds = 3, not 7; expected the same, or another folder"):
+        Deployment.new(tmp_path, plan.replace(rounds=7), ["north"], 1).begun()
+    with pytest.raises(UserError, match=r"a deployment that is there has clients = north, not north, south"):
+        Deployment.new(tmp_path, plan, ["north", "south"], 1).begun()
+
+
+def test_nodes_are_named_by_numbers() -> None:
+    assert server_app._nodes("north=17, south=4") == {"north": 17, "south": 4}
+    assert server_app._nodes("") == {}
+    with pytest.raises(UserError, match=r"nodes = 'north': expected name=number"):
+        server_app._nodes("north")
 
 
 def test_only_one_server_at_a_time_is_at_work_on_a_deployment(tmp_path) -> None:
@@ -53,26 +69,27 @@ def test_the_last_words_of_a_server_that_was_killed_are_not_taken_for_those_of_t
     """Flower's processes outlive the command that has started them for some seconds; then the app says that it was stopped."""
     made, begun = deployment(tmp_path), threading.Event()
 
-    def stopped(post, folder) -> None:
+    def stopped(post, folder, nodes) -> None:
         begun.set()
         time.sleep(0.5)
         raise Interrupted("stopped")
 
     def old() -> None:
         with pytest.raises(Interrupted):
-            main(None, SimpleNamespace(run_config={"folder": str(tmp_path)}))
+            main(None, SimpleNamespace(run_config={"folder": str(tmp_path), "deployment": made.text(), "nodes": ""}))
 
     @contextmanager
     def superlink(process):
         yield SimpleNamespace(poll=lambda: None)
 
-    def submit(flower, folder) -> None:
-        (folder / STATUS).write_text(json.dumps({"state": "done", "words": "here"}))
+    def submit(flower) -> None:
+        if not (tmp_path / STATUS).exists():
+            (tmp_path / STATUS).write_text(json.dumps({"state": "done", "words": "here"}))
 
     monkeypatch.setattr(server_app, "conduct", stopped)
     monkeypatch.setattr(conducting, "start_server", lambda *settings: None)
     monkeypatch.setattr(conducting, "started", superlink)
-    monkeypatch.setattr(conducting, "submit", lambda flower, folder: None if (folder / STATUS).exists() else submit(flower, folder))
+    monkeypatch.setattr(conducting, "submit", submit)
     thread = threading.Thread(target=old)
     thread.start()
     assert begun.wait(30)
