@@ -155,7 +155,7 @@ def draw(found: Curves, path: Path) -> None:
             panel.set_title(attack if attack == "nobody lies" else f"{attack}, {LIARS} of 10", fontsize=8)
             panel.set_xlabel("round")
             panel.set_xticks([1, *range(5, ROUNDS + 1, 5)])
-        panels[0].set_ylabel("accuracy of the global model, %")
+        panels[0].set_ylabel("global accuracy, %")
         panels[0].set_ylim(0, 100)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(RULES))
         write_figure(figure, path)

@@ -8,13 +8,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.deployment.post import Desk
 from tests.deployment.processes import PATIENCE, wait_for
 
+from coterie.deployment import server_app
 from coterie.deployment.flower import free_port, started
+from coterie.deployment.participant import Participant
 from coterie.engines import Inline
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
@@ -32,6 +37,27 @@ def commands(ports: dict[str, str]) -> list[list[str]]:
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
+def plan() -> Experiment:
+    """What the page runs."""
+    (words,) = [words for words in commands({}) if words[0] == "coterie"]
+    return Experiment.load(words[3], [words[at + 1] for at, word in enumerate(words) if word == "--set"])
+
+
+def test_the_app_has_the_whole_experiment_in_it(tmp_path, monkeypatch) -> None:
+    """The page's command, and what Flower would call with what it wrote, where there is nothing but a place to write to."""
+    (words,) = [words for words in commands({}) if words[0] == "coterie"]
+    subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
+    config = tomllib.loads((tmp_path / "lab-app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["folder"] == str(tmp_path / "deployment")
+    people = {at: Participant(name, tmp_path / name, engine=Inline) for at, name in enumerate(("north", "south"))}
+    monkeypatch.setattr(server_app, "GridPost", lambda grid: Desk(people))
+    server_app.main(None, SimpleNamespace(run_config=config | {"folder": str(tmp_path / "elsewhere")}))
+    assert json.loads((tmp_path / "elsewhere" / "status.json").read_text())["state"] == "done"
+    summary = json.loads((tmp_path / "elsewhere" / "run" / "summary.json").read_text())
+    assert summary["digest"] == run(plan(), tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+@pytest.mark.skipif(not os.environ.get("COTERIE_LONG"), reason="make test-deploy")
 def test_flwr_run_on_somebody_elses_superlink_has_the_bits_of_inline(tmp_path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
@@ -49,7 +75,7 @@ def test_flwr_run_on_somebody_elses_superlink_has_the_bits_of_inline(tmp_path) -
                 subprocess.run(words, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=PATIENCE)
         wait_for(status.exists, lambda: (tmp_path / "out").read_text())
     assert json.loads(status.read_text())["state"] == "done", status.read_text()
-    here = run(Experiment.load("digits-two-class", ["rounds=2", "partition.clients=2", "cohort=1.0"]), tmp_path / "here", engine=Inline())
+    here = run(plan(), tmp_path / "here", engine=Inline())
     summary = json.loads((tmp_path / "deployment" / "run" / "summary.json").read_text())
     assert summary["digest"] == here.summary["digest"]
     assert (tmp_path / "homes" / "north" / "sent.jsonl").exists()

@@ -294,6 +294,11 @@ def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_p
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
 
 
+def test_a_run_that_is_over_waits_for_nobody(tmp_path) -> None:
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1), Desk(people(tmp_path)))
+    assert conduct(Desk({}), tmp_path / "deployment").summary == there.summary
+
+
 @spec
 class Notebook(Method):
     """Clients keep what they are told, and tell what they keep."""

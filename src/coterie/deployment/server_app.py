@@ -147,6 +147,7 @@ def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> 
     from coterie.deployment.folders import registered
     from coterie.deployment.models import Choices
     from coterie.engines.flower import Flower
+    from coterie.running.checkpoint import latest
     from coterie.running.experiment import Experiment
     from coterie.running.rounds import resume, run, started
 
@@ -157,7 +158,8 @@ def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> 
     begun = (where / LEDGER).exists()
     choices = Choices(experiment, names, started(where) if begun else None)
     engine = Flower(post, deployment.run, names, greeting, deployment.say, deployment.show, choices.refusal, nodes or {})
-    engine.gather(deployment.wait)
+    if not (begun and latest(where).over):  # what is over needs nobody
+        engine.gather(deployment.wait)
     if begun:
         deployment.say("going on from the last checkpoint")
         return resume(where, engine=engine, callbacks=[_lines(deployment)])
