@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from tests.deployment.processes import wait_for
 
 from coterie.deployment import conducting, server_app
 from coterie.deployment.server_app import STATUS, Deployment, end_with_server, held, main
@@ -57,6 +60,21 @@ def test_the_app_ends_with_the_command_that_has_started_it(tmp_path) -> None:
         assert app.poll() is None
     assert app.wait(timeout=60) == 1
     app.stdout.close()
+
+
+def test_an_app_that_was_killed_is_missed_though_nobody_has_taken_note_of_its_death(tmp_path) -> None:
+    """Flower's own process does not: the app stands as a process that is none."""
+    deployment(tmp_path)
+    code = f"from pathlib import Path; from coterie.deployment.server_app import *; folder = Path({str(tmp_path)!r})\n"
+    code += "with held(folder / 'deployment.json'):\n    (folder / 'server.pid').write_text('1'); import time; time.sleep(600)"
+    assert conducting._alive(tmp_path, 0.0)
+    assert not conducting._alive(tmp_path, conducting.BEGIN)
+    app = subprocess.Popen([sys.executable, "-c", code])
+    wait_for((tmp_path / "server.pid").exists, lambda: "the app has not begun")
+    assert conducting._alive(tmp_path, conducting.BEGIN)
+    os.kill(app.pid, signal.SIGKILL)
+    wait_for(lambda: not conducting._alive(tmp_path, 0.0), lambda: "its death is not noticed")
+    assert app.wait() == -signal.SIGKILL
 
 
 def test_an_app_that_no_command_has_started_goes_on(tmp_path) -> None:

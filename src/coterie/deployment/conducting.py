@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from coterie.deployment.flower import FlowerHome, free_port, register, start_server, started, submit, write_app
 from coterie.deployment.keys import Keys
-from coterie.deployment.server_app import ABOUT, LOG, PID, STANDINGS, STATUS, Deployment, held
+from coterie.deployment.server_app import ABOUT, LOG, PID, STANDINGS, STATUS, Deployment, held, is_held
 from coterie.errors import RunError
 
 __all__ = ["serve"]
@@ -72,19 +71,13 @@ def _watched(folder: Path, superlink: subprocess.Popen[bytes], lines: _Lines, lo
             return str(status["words"])
         if superlink.poll() is not None:
             raise RunError(f"Flower's SuperLink has ended (exit code {superlink.returncode}); see {folder / 'superlink.log'}")
-        if not _alive(folder / PID, time.monotonic() - began) and not (folder / STATUS).exists():
+        if not _alive(folder, time.monotonic() - began) and not (folder / STATUS).exists():
             return None
 
 
-def _alive(path: Path, waited: float) -> bool:
-    """Whether the app is there, or may still come."""
-    try:
-        os.kill(int(path.read_text()), 0)
-    except (FileNotFoundError, ValueError):
-        return waited < BEGIN
-    except ProcessLookupError:
-        return False
-    return True
+def _alive(folder: Path, waited: float) -> bool:
+    """Whether the app is there, or may still come; Flower lets one that has died stand as a process, so it is known by what it holds."""
+    return is_held(folder / ABOUT) if (folder / PID).exists() else waited < BEGIN
 
 
 class _Lines:

@@ -20,7 +20,7 @@ from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER
 from coterie.results.tables import amount
 
-__all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "main", "server_app"]
+__all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "is_held", "main", "server_app"]
 
 GRACE = 60.0
 """Seconds in which the server before this one must have ended."""
@@ -116,6 +116,24 @@ def held(path: Path, patience: float = GRACE) -> Iterator[None]:
                 raise UserError(f"{path}: another server is at work on this deployment")
             time.sleep(0.1)
         yield
+    finally:
+        os.close(file)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds it.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with held(folder):
+    ...     is_held(folder)
+    True
+    >>> is_held(folder)
+    False
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return not _lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     finally:
         os.close(file)
 
