@@ -77,6 +77,8 @@ class Participant:
     engine: Callable[[], Engine] = lambda: Processes(workers=1)
     say: Callable[[str], None] = lambda words: None
     _open: dict[str, _Run] = field(default_factory=dict)
+    _refused: set[str] = field(default_factory=set)
+    """Runs that it does not take part in: nobody is asked twice."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -117,7 +119,8 @@ class Participant:
         if run not in self._open:
             experiment, names = Experiment.parse(letter.fields["experiment"]), list(letter.fields["names"])
             population, client = self._part(experiment, names)
-            if not (agreed.exists() or self.consent(_as_here(experiment, population, client))):
+            if run in self._refused or not (agreed.exists() or self.consent(_as_here(experiment, population, client))):
+                self._refused.add(run)
                 raise UserError("it does not take part")
             self._open[run] = self._opened(run, experiment, population, client)
             durable.write(agreed, json.dumps(dict(letter.fields)) + "\n")

@@ -200,8 +200,8 @@ class Flower(Engine):
         """Participant -> how it stands; whoever was never in has no entry."""
         self._greetings: dict[int, _Question] = {}
         """Node -> what it was asked, to know who it is."""
-        self._who: dict[int, Hello | None] = {}
-        """Node -> who answers there; None where that is nobody who could be let in."""
+        self._who: dict[int, Hello] = {}
+        """Node -> who answers there; who could not be let in is asked again now and then, for it may have been started otherwise."""
         self._places: dict[str, _Place] = {}
         """Participant -> where it is."""
         self._bad: dict[int, int] = {}
@@ -314,7 +314,7 @@ class Flower(Engine):
         self._greetings = {node: self._greetings.get(node) or _Question(self._greeting) for node in here}
         self._greet({node: each for node, each in self._greetings.items() if node not in self._who})
         for node, who in self._who.items():
-            if who is not None and who.name not in self._places:
+            if who.name not in self._places:
                 self._let_in(node, who)
 
     def _greet(self, silent: Mapping[int, _Question]) -> None:
@@ -326,8 +326,8 @@ class Flower(Engine):
             if isinstance(answer, Lost):
                 silent[names[name]].names.remove(name)
                 self._say(f"somebody is not in yet: {brief(answer.why)}")
-            else:
-                self._who[names[name]] = self._welcomed(names[name], greeted(answer))
+            elif (who := self._welcomed(names[name], greeted(answer))) is not None:
+                self._who[names[name]] = who
 
     def _welcomed(self, node: int, hello: Hello | str) -> Hello | None:
         """Who is let in, now or when its place is free."""
