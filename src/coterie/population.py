@@ -19,13 +19,14 @@ from coterie.devices import CPU, Device
 from coterie.models import Architecture
 from coterie.protocols import PROTOCOLS
 from coterie.seeds import seed_of
+from coterie.settings import Whole
 from coterie.site import SERVER, ModelCache, Site, Visit
 from coterie.training.score import find_metric
 from coterie.training.settings import Training
 
 __all__ = ["ModelsBy", "Plan", "Population"]
 
-ModelsBy = Literal["turn", "group", "random"]
+ModelsBy = Literal["turn", "group", "random"] | tuple[Whole, ...]
 """How clients come by their architectures; see `Population.architecture_of`."""
 
 
@@ -105,7 +106,8 @@ class Population:
         """The position in `plan.architectures` of a client's architecture; the server's is the first.
 
         In turn: client `i` has architecture `i` modulo their number. By group: a client's domain where clients have one, else
-        neighbouring clients in blocks as equal as can be. At random: drawn for each client by itself, from the run's seed.
+        neighbouring clients in blocks as equal as can be. At random: drawn for each client by itself, from the run's seed. A list has
+        the position for each client.
 
         >>> from coterie.running.experiment import Experiment
         >>> table = Experiment.load("digits-two-class").resolved() | {"model": ["mlp", "mlp", "mlp"]}
@@ -114,10 +116,14 @@ class Population:
         ...     return [population.architecture_of(client) for client in range(10)]
         >>> kinds("turn"), kinds("group")
         ([0, 1, 2, 0, 1, 2, 0, 1, 2, 0], [0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
+        >>> kinds([0, 0, 2, 0, 0, 0, 0, 0, 0, 1])
+        [0, 0, 2, 0, 0, 0, 0, 0, 0, 1]
         """
         kinds, by, domain_of = len(self.plan.architectures), self.plan.models_by, self.partition.domain_of
         if client == SERVER:
             return 0
+        if isinstance(by, tuple):
+            return by[client]
         if by == "random":
             return seed_of(self.plan.seed, "architecture", client) % kinds
         if by == "turn":

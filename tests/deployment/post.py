@@ -65,7 +65,7 @@ def people(home: Path, **settings) -> dict[int, Participant]:
 
 def deploy(folder: Path, plan: Experiment, desk: Desk) -> Result:
     """Run an experiment with the participants at a desk."""
-    Deployment.begin(folder, deployable(plan, NAMES), NAMES, len(NAMES))
+    Deployment.new(folder, deployable(plan, NAMES), NAMES, len(NAMES)).begun()
     return conduct(desk, folder)
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.deployment.lies import LIES
-from tests.deployment.post import Desk, deploy, files, people
+from tests.deployment.post import NAMES, Desk, deploy, files, people
 from tests.deployment.processes import Stage
 
 from coterie.deployment.keys import make_keys
 from coterie.deployment.participant import Participant, _Run
 from coterie.deployment.resident import serve_participant
+from coterie.deployment.server_app import Deployment, conduct, deployable
 from coterie.engines import Inline
 from coterie.engines.engine import RunContext
 from coterie.engines.flower import Flower
 from coterie.framing import Letter
 from coterie.hostile import BEHAVIOURS
 from coterie.methods import METHODS
+from coterie.population import Population
+from coterie.running.admission import Admission
 from coterie.testing import Trial, small_experiment, try_engine
 
 pytest.importorskip("flwr")
@@ -90,6 +94,28 @@ def test_answers_that_have_changed_places_are_not_believed(tmp_path) -> None:
     assert "east was dropped: client 1, task 'train', round 1: its answer cannot be used: it is one to another question" in log(tmp_path)
 
 
+def test_who_has_anothers_key_does_not_get_its_name_even_when_that_has_gone(tmp_path) -> None:
+    """With keys Flower says which node each key is: only from there a name is let in."""
+    desk = Desk(people(tmp_path))
+    nodes = {each.name: node for node, each in desk.participants.items()}
+    desk.participants[900] = Participant("north", tmp_path / "elsewhere", engine=Inline)
+
+    def leave(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 2:
+            desk.participants.pop(100, None)
+        return answer
+
+    desk.change = leave
+    plan = small_experiment(METHODS.resolve("fedavg"), rounds=3, cohort=1.0, admission=Admission(deadline=8.0))
+    Deployment.new(tmp_path / "deployment", deployable(plan, NAMES), NAMES, len(NAMES)).begun()
+    there = conduct(desk, tmp_path / "deployment", nodes)
+    assert "'north' is not let in: it came with another participant's key (node 900)" in log(tmp_path)
+    assert "north has gone" in log(tmp_path)
+    assert "round 3: north was dropped" in log(tmp_path)
+    assert [letter for node, letter in desk.asked if node == 900 and letter.fields["kind"] == "job"] == []
+    assert there.summary["rounds"] == 3
+
+
 def log(folder: Path) -> str:
     return (folder / "deployment" / "deployment.log").read_text()
 
@@ -115,11 +141,14 @@ class Member(Participant):
         super().__init__(name, home)
         self._context, self._client = context, client
 
-    def _opened(self, run: str, experiment, names) -> _Run:
+    def _part(self, experiment, names) -> tuple[Population, int]:
+        return self._context.population, self._client
+
+    def _opened(self, run: str, experiment, population, client) -> _Run:
         (self.home / run / "live").mkdir(parents=True)
         engine = Inline()
-        engine.open(RunContext(self._context.method, self._context.population, self.home / run))
-        return _Run(self.home / run, self._client, engine, self._context.population)
+        engine.open(RunContext(self._context.method, population, self.home / run))
+        return _Run(self.home / run, client, engine, population)
 
 
 SENT = [name for name, each in BEHAVIOURS.items() if not each.isolated and name.split()[0] in ("sends", "smuggles", "counts", "answers")]
@@ -203,6 +232,27 @@ model = {{ name = "mlp", hidden = [16] }}
 method = "ditto"
 admission = {{ quorum = 0.5 }}
 """
+
+
+@pytest.mark.skipif(not LONG, reason="make test-deploy")
+def test_a_name_is_bound_to_its_key(tmp_path) -> None:
+    """South, with its own key, would be north."""
+    (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=1))
+    keys = make_keys(tmp_path / "keys", ["north", "south"])
+    (tmp_path / "mixed").mkdir()
+    shutil.copy(keys.ca, tmp_path / "mixed")
+    shutil.copy(keys.participant("south"), tmp_path / "mixed" / "north.key")
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", "north,south")
+        stage.until("listening", tmp_path / "server.out")
+        stage.client("north", "--keys", "mixed", out="impostor")
+        stage.until("'north' is not let in: it came with another participant's key")
+        stage.kill("impostor")
+        for name in ("north", "south"):
+            stage.client(name)
+        assert stage.over() == 0, stage.words("server")
+        assert "was dropped" not in stage.log()
+        assert not (tmp_path / "home-impostor" / "sent.jsonl").exists()
 
 
 def test_strangers_stay_out(tmp_path) -> None:

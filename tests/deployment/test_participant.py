@@ -92,11 +92,33 @@ def test_what_may_not_leave_does_not(tmp_path) -> None:
     assert all("activations" not in json.loads(line)["kinds"] for line in (tmp_path / "north" / "sent.jsonl").read_text().splitlines())
 
 
-def test_who_does_not_agree_does_not_take_part(tmp_path) -> None:
-    someone = Participant("north", tmp_path, consent=lambda experiment: False)
+def test_who_does_not_agree_does_not_take_part_and_is_not_asked_twice(tmp_path) -> None:
+    asked: list[Experiment] = []
+    someone = Participant("north", tmp_path, consent=lambda experiment: bool(asked.append(experiment)))
     experiment = small_experiment(METHODS.resolve("fedavg")).resolved()
-    said = someone.answer(Letter({"kind": "hello", "run": "0" * 32, "experiment": experiment, "names": ["north"]}))
-    assert said.fields["error"] == "participant 'north': it does not take part"
+    for _ in range(2):
+        said = someone.answer(Letter({"kind": "hello", "run": "0" * 32, "experiment": experiment, "names": ["north"]}))
+        assert said.fields["error"] == "participant 'north': it does not take part"
+    assert len(asked) == 1
+
+
+def test_who_was_not_let_in_and_is_started_otherwise_on_the_same_node_is_let_in(tmp_path, monkeypatch) -> None:
+    """A key is always the same node: whoever has mistyped a name and starts again comes from where it came from."""
+    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
+    desk = Desk(people(tmp_path))
+    right, desk.participants[102] = desk.participants[102], Participant("suoth", tmp_path / "suoth", engine=Inline)
+
+    def correct(asked: Letter, answer: Letter) -> Letter:
+        if "'suoth'" in str(answer.fields.get("error")):
+            desk.participants[102] = right
+        return answer
+
+    desk.change = correct
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1, cohort=1.0), desk)
+    log = (tmp_path / "deployment" / "deployment.log").read_text()
+    assert "somebody is not let in: participant 'suoth': --name suoth: did you mean 'south'?" in log
+    assert "south is in" in log
+    assert there.summary["rounds"] == 1
 
 
 def test_a_participant_that_comes_back_elsewhere_is_found_there(tmp_path) -> None:
@@ -292,6 +314,11 @@ def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_p
     desk.change = lambda asked, answer: answer
     there = conduct(desk, tmp_path / "deployment")
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+def test_a_run_that_is_over_waits_for_nobody(tmp_path) -> None:
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1), Desk(people(tmp_path)))
+    assert conduct(Desk({}), tmp_path / "deployment").summary == there.summary
 
 
 @spec

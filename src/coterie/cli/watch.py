@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,7 +24,7 @@ from coterie.results.summary import costs_of
 from coterie.results.tables import Sheet, number
 from coterie.results.tally import Tally
 
-__all__ = ["Tail", "View", "drawn", "watch", "watch_all"]
+__all__ = ["Following", "Tail", "View", "drawn", "watch", "watch_all"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -136,6 +137,33 @@ class View:
         return "; ".join(words)
 
 
+V = TypeVar("V", bound=View)
+
+
+class Following(Generic[V]):
+    """A run's ledger, read as it grows: what there is to see of it now.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / LEDGER).write_text("")
+    >>> Following(folder, View).now().state
+    'not begun'
+    """
+
+    def __init__(self, folder: Path, kind: Callable[[Path], V]) -> None:
+        self._folder, self._kind = folder, kind
+        self._tail, self._view = Tail(folder / LEDGER), kind(folder)
+
+    def now(self) -> V:
+        """The view, with all that was written by now."""
+        if self._tail.shortened:
+            self._tail, self._view = Tail(self._folder / LEDGER), self._kind(self._folder)
+        self._view.held = going_on(self._folder)  # first: whoever lets go of a ledger has written all of it
+        for event in self._tail.new():
+            self._view.on_event(event)
+        return self._view
+
+
 def drawn(curve: list[float]) -> str:
     """A curve in one line, from its lowest to its highest value, thinned to fit.
 
@@ -150,45 +178,47 @@ def drawn(curve: list[float]) -> str:
 
 def watch(folder: Path, console: Console, *, once: bool = False, every: float = 0.5) -> View:
     """Show a run until it ends or is stopped, or as it is now."""
-    tail, view = Tail(folder / LEDGER), View(folder)
-    _catch_up(tail, view)
+    following = Following(folder, View)
+    view = following.now()
     if once or view.over:
         console.print(view.frame(silent=_silent(folder)))
         return view
     with Live(view.frame(), console=console, auto_refresh=False) as live:
         while not view.over:
             time.sleep(every)
-            if tail.shortened:
-                tail, view = Tail(folder / LEDGER), View(folder)
-            _catch_up(tail, view)
+            view = following.now()
             live.update(view.frame(silent=_silent(folder)), refresh=True)
     return view
 
 
 def watch_all(folder: Path, console: Console, *, once: bool = False, every: float = 0.5, patience: float = 10.0) -> list[View]:
     """Show all runs below a folder, a line each, such as the arms of a comparison, until for some seconds nobody has run any."""
-    seen: dict[Path, tuple[Tail, View]] = {}
+    seen: dict[Path, Following[View]] = {}
+    views = _views(folder, seen)
     if once:
-        console.print(_overview(folder, seen))
-        return [view for _, view in seen.values()]
+        console.print(_overview(folder, views))
+        return views
     heard = time.monotonic()
-    with Live(_overview(folder, seen), console=console, auto_refresh=False) as live:
-        while time.monotonic() - heard < patience and not all(view.state == "finished" for _, view in seen.values()):
+    with Live(_overview(folder, views), console=console, auto_refresh=False) as live:
+        while time.monotonic() - heard < patience and not all(view.state == "finished" for view in views):
             time.sleep(every)
-            live.update(_overview(folder, seen), refresh=True)
-            heard = time.monotonic() if any(view.state == "running" for _, view in seen.values()) else heard
-    return [view for _, view in seen.values()]
+            views = _views(folder, seen)
+            live.update(_overview(folder, views), refresh=True)
+            heard = time.monotonic() if any(view.state == "running" for view in views) else heard
+    return views
 
 
-def _overview(folder: Path, seen: dict[Path, tuple[Tail, View]]) -> Sheet:
-    """Every run that there is by now, and how far it is."""
+def _views(folder: Path, seen: dict[Path, Following[View]]) -> list[View]:
+    """Every run that there is by now."""
+    runs = find_runs([folder])
+    seen.update({run: Following(run, View) for run in runs if run not in seen})
+    return [seen[run].now() for run in runs]
+
+
+def _overview(folder: Path, views: list[View]) -> Sheet:
+    """How far each is."""
     rows = []
-    for run in find_runs([folder]):
-        tail, view = seen.get(run) or (Tail(run / LEDGER), View(run))
-        if tail.shortened:
-            tail, view = Tail(run / LEDGER), View(run)
-        _catch_up(tail, view)
-        seen[run] = tail, view
+    for view in views:
         planned, left = view.tally.experiment.get("rounds", 0), view.left
         last = [f"{name} {number(mean.value)}" for name in view.tally.means if (mean := view.tally.last(name)) is not None]
         state = view.state + ("" if left is None else f", {left:.0f} s left")
@@ -198,9 +228,3 @@ def _overview(folder: Path, seen: dict[Path, tuple[Tail, View]]) -> Sheet:
 
 def _silent(folder: Path) -> float:
     return time.time() - (folder / LEDGER).stat().st_mtime
-
-
-def _catch_up(tail: Tail, view: View) -> None:
-    view.held = going_on(view.folder)  # first: whoever lets go of a ledger has written all of it
-    for event in tail.new():
-        view.on_event(event)

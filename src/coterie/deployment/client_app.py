@@ -1,43 +1,29 @@
-"""The ClientApp: takes a letter to the participant's own process on this machine, and its answer back.
+"""The ClientApp, for a SuperNode that somebody else has started: answers with the data that the node's own configuration names.
 
-Flower starts a process for every message. This one imports neither torch nor data: the participant (`coterie deploy client`) has them in
-memory and listens on a socket in its own folder. On a SuperNode that somebody else has started there is no such process; the
-letter is then answered here, with the data that the node's own configuration names.
+Flower starts a process for every message, which imports torch and loads the data anew. `coterie deploy client` does without: see
+`coterie.deployment.resident`.
 """
 
 from __future__ import annotations
 
-import socket
+from contextlib import closing
 from typing import Any
 
-from coterie import framing
 from coterie.deployment.grid import content_of, letter_of
-from coterie.framing import Letter, send
 
-__all__ = ["answer", "client_app", "relay"]
+__all__ = ["answer", "client_app"]
 
 LIMIT = 2**40
-
-
-def relay(where: str, letter: Letter) -> Letter:
-    """What the participant at a socket answers."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.connect(where)
-        send(end, dict(letter.fields), letter.body)
-        return framing.letter(end, LIMIT)
 
 
 def answer(message: Any, context: Any) -> Any:
     """Answer one of Flower's messages."""
     from flwr.app import Message
 
-    letter, node = letter_of(message.content, LIMIT), context.node_config
-    if "socket" in node:
-        said = relay(str(node["socket"]), letter)
-    else:
-        from coterie.deployment.participant import Participant
+    from coterie.deployment.participant import Participant
 
-        said = Participant.of(node).answer(letter)
+    with closing(Participant.of(context.node_config)) as participant:
+        said = participant.answer(letter_of(message.content, LIMIT))
     return Message(content_of(said), reply_to=message)
 
 

@@ -36,7 +36,8 @@ def population_of(experiment: Experiment, folder: Path, names: Sequence[str], cl
     rows = Ragged.of([[]] * client + [np.arange(train)])
     tests = Ragged.of([[]] * client + [np.arange(train, len(y))])
     partition = Partition(rows, tests, np.arange(mine), domain_of=np.arange(mine))
-    return Population(registered(experiment, dict.fromkeys(names, 1)).population().plan, pool, partition)
+    shared = registered(experiment, dict.fromkeys(names, 1)).population()
+    return Population(shared.plan, pool, partition, shared.public)
 
 
 def registered(experiment: Experiment, samples: dict[str, int]) -> Experiment:

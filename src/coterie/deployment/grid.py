@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.framing import Letter
 
-if TYPE_CHECKING:  # torch comes with it, and a participant's relay does without
+if TYPE_CHECKING:  # torch comes with it
     from coterie.engines.flower import Answer
 
 __all__ = ["GridPost", "content_of", "letter_of"]

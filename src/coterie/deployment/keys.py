@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.errors import UserError
 
-__all__ = ["Keys", "make_keys"]
+__all__ = ["Keys", "make_keys", "write_secret"]
 
 DAYS = 90
 
@@ -81,7 +81,7 @@ def _authority_and_server(keys: Keys, hosts: Sequence[str]) -> None:
     certificate = _signed(hosts[0], key.public_key(), "coterie trial authority", ca_key, alternatives, issuer_key=ca_key.public_key())
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     for path, private in ((keys.folder / "ca.key", ca_key), (keys.key, key)):
-        _write_secret(path, private.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+        write_secret(path, private.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     keys.certificate.write_bytes(certificate.public_bytes(pem))
     keys.ca.write_bytes(ca.public_bytes(pem))
 
@@ -129,12 +129,20 @@ def _participant(keys: Keys, name: str) -> None:
 
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_secret(keys.participant(name), private)
+    write_secret(keys.participant(name), private)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     keys.public(name).write_bytes(public + b"\n")
 
 
-def _write_secret(path: Path, data: bytes) -> None:
-    """Only its owner may read it, from the first moment."""
+def write_secret(path: Path, data: bytes) -> None:
+    """Write what only its owner may read, from the first moment, in the place of what is there.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "secret"
+    >>> write_secret(path, b"x")
+    >>> oct(path.stat().st_mode)[-3:]
+    '600'
+    """
+    path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)

@@ -25,16 +25,19 @@ from typing import Any
 
 from coterie import durable
 from coterie.deployment.folders import population_of
+from coterie.deployment.models import Choices
 from coterie.engines import Engine, Job, Processes, RunContext, TaskError
 from coterie.engines.engine import EVALUATE
 from coterie.engines.flower import mark_of
 from coterie.engines.serving import answer_of, job_of
 from coterie.engines.worker import memory_file, read_memory
-from coterie.errors import UserError
+from coterie.errors import UserError, nearest
 from coterie.framing import Letter
+from coterie.models import MODELS, Architecture
 from coterie.population import Population
 from coterie.record import Limits, decode
 from coterie.running.experiment import Experiment
+from coterie.running.files import toml_value
 from coterie.running.traffic import kinds_of
 
 __all__ = ["Consent", "Participant"]
@@ -68,10 +71,14 @@ class Participant:
     """A folder of its own images, by class; None to play its part of the experiment's own data."""
     never: frozenset[str] = frozenset()
     """Kinds of content that do not leave this machine, whatever is asked."""
+    model: Architecture | None = None
+    """The model of its own choice; None for the experiment's."""
     consent: Consent = lambda experiment: True
     engine: Callable[[], Engine] = lambda: Processes(workers=1)
     say: Callable[[str], None] = lambda words: None
     _open: dict[str, _Run] = field(default_factory=dict)
+    _refused: set[str] = field(default_factory=set)
+    """Runs that it does not take part in: nobody is asked twice."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -79,7 +86,8 @@ class Participant:
         """From the configuration of a SuperNode that somebody else has started."""
         data, never = node.get("data"), str(node.get("never-send", ""))
         home = Path(str(node.get("home", Path.home() / ".coterie" / str(node["name"]))))
-        return cls(str(node["name"]), home, Path(str(data)) if data else None, frozenset(filter(None, never.split(","))))
+        model = MODELS.resolve(toml_value(str(node["model"])), "model") if "model" in node else None
+        return cls(str(node["name"]), home, Path(str(data)) if data else None, frozenset(filter(None, never.split(","))), model)
 
     def answer(self, letter: Letter) -> Letter:
         """What it says to a letter; nothing that is in one raises."""
@@ -108,14 +116,16 @@ class Participant:
     def _hello(self, letter: Letter) -> Letter:
         run = _matching(RUN, letter.fields["run"], "run")
         agreed = self.home / run / AGREED
-        experiment = Experiment.parse(letter.fields["experiment"])
         if run not in self._open:
-            if not (agreed.exists() or self.consent(experiment)):
+            experiment, names = Experiment.parse(letter.fields["experiment"]), list(letter.fields["names"])
+            population, client = self._part(experiment, names)
+            if run in self._refused or not (agreed.exists() or self.consent(_as_here(experiment, population, client))):
+                self._refused.add(run)
                 raise UserError("it does not take part")
-            self._open[run] = self._opened(run, experiment, letter.fields["names"])
+            self._open[run] = self._opened(run, experiment, population, client)
             durable.write(agreed, json.dumps(dict(letter.fields)) + "\n")
-        here = self._open[run]
-        return Letter({"name": self.name, "samples": here.samples, "tests": here.tests, "token": self._token()})
+        here, model = self._open[run], None if self.model is None else MODELS.dump(self.model)
+        return Letter({"name": self.name, "samples": here.samples, "tests": here.tests, "token": self._token(), "model": model})
 
     def _token(self) -> str:
         """The same whenever it is started from this home."""
@@ -124,11 +134,22 @@ class Participant:
             durable.write(path, secrets.token_hex(16))
         return path.read_text(encoding="utf-8")
 
-    def _opened(self, run: str, experiment: Experiment, names: Sequence[str]) -> _Run:
-        folder = self.home / run
-        durable.make_folder(folder / "live")
+    def _part(self, experiment: Experiment, names: Sequence[str]) -> tuple[Population, int]:
+        """The population as it is here, with the model of its own choice, and which client of it this is."""
+        if self.name not in names:
+            raise UserError(f"--name {self.name}: {nearest(self.name, names)}")
         client = list(names).index(self.name)
         population = experiment.population() if self.data is None else population_of(experiment, self.data, names, client)
+        if self.model is None:
+            return population, client
+        choices = Choices(experiment, names)
+        choices.choose(client, MODELS.dump(self.model))
+        chosen = choices.begin()
+        return replace(population, plan=replace(population.plan, architectures=chosen.model, models_by=chosen.models_by)), client
+
+    def _opened(self, run: str, experiment: Experiment, population: Population, client: int) -> _Run:
+        folder = self.home / run
+        durable.make_folder(folder / "live")
         engine = self.engine()
         engine.open(RunContext(experiment.method, population, folder, experiment.engine.memory_mb * 2**20))
         return _Run(folder, client, engine, population)
@@ -256,6 +277,12 @@ class _Run:
         durable.sync_folder(path.parent)
         self._forget(job, version)
         return {"digest": read_memory(self.folder, self.client, version).digest()}
+
+
+def _as_here(experiment: Experiment, population: Population, client: int) -> Experiment:
+    """The experiment if everybody had the model that this participant has: what would leave it is found by that."""
+    own = population.plan.architectures[population.architecture_of(client)]
+    return experiment if set(experiment.model) == {own} else experiment.replace(model=(own,), models_by="turn")
 
 
 def _place(version: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,15 @@ from coterie import durable
 from coterie.deployment.grid import GridPost
 from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER
+from coterie.results.tables import amount
 
-__all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "main", "server_app"]
+__all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "is_held", "main", "server_app"]
 
 GRACE = 60.0
 """Seconds in which the server before this one must have ended."""
 ABOUT, LOG, STATUS, PID, RUN = "deployment.json", "deployment.log", "status.json", "server.pid", "run"
+STANDINGS = "participants.json"
+"""Who is in, at work, late or gone, as the engine sees it: for who looks on, never read by a run."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Deployment:
     >>> import tempfile
     >>> from coterie.running.experiment import Experiment
     >>> folder = Path(tempfile.mkdtemp())
-    >>> made = Deployment.begin(folder, Experiment.load("digits-two-class"), ["north", "south"], 2)
+    >>> made = Deployment.new(folder, Experiment.load("digits-two-class"), ["north", "south"], 2).begun()
     >>> Deployment.read(folder).names
     ('north', 'south')
     """
@@ -46,29 +49,55 @@ class Deployment:
     """How many participants must be there before it begins."""
 
     @classmethod
-    def begin(cls, folder: Path, experiment: Any, names: Sequence[str], wait: int) -> Deployment:
-        """A new one, or the one that is there."""
-        if (folder / ABOUT).exists():
-            return cls.read(folder)
-        made = cls(folder, secrets.token_hex(16), experiment.resolved(), tuple(names), wait)
-        durable.make_folder(folder)
-        fields = {key: value for key, value in vars(made).items() if key != "folder"}
-        durable.write(folder / ABOUT, json.dumps(fields, indent=2) + "\n")
-        return made
+    def new(cls, folder: Path, experiment: Any, names: Sequence[str], wait: int) -> Deployment:
+        """A new one, which is in no folder yet."""
+        return cls(folder, secrets.token_hex(16), experiment.resolved(), tuple(names), wait)
+
+    def begun(self) -> Deployment:
+        """The one that its folder has, which it is itself where there was none; a UserError where that is about something else."""
+        if not (self.folder / ABOUT).exists():
+            durable.make_folder(self.folder)
+            durable.write(self.folder / ABOUT, self.text())
+        there = Deployment.read(self.folder)
+        for key, value in self._settings().items():
+            if (other := there._settings().get(key)) != value:
+                where = f"{self.folder}: a deployment that is there has {key} = {other!s:.200}, not {value!s:.200}"
+                raise UserError(f"{where}; expected the same, or another folder (--out)")
+        return there
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same to go on."""
+        return {"clients": ", ".join(self.names), **self.experiment}
 
     @classmethod
     def read(cls, folder: Path) -> Deployment:
         """The one in a folder."""
         try:
-            fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            return cls(folder, **{**fields, "names": tuple(fields["names"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return cls.parse(folder, (folder / ABOUT).read_text(encoding="utf-8"))
+        except OSError as error:
             raise UserError(f"{folder} holds no deployment: {error}") from None
+
+    @classmethod
+    def parse(cls, folder: Path, text: str) -> Deployment:
+        """The one that `text` has put in words."""
+        try:
+            fields = json.loads(text)
+            return cls(folder, **{**fields, "names": tuple(fields["names"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{folder} holds no deployment: {error}") from None
+
+    def text(self) -> str:
+        """All of it but the folder."""
+        return json.dumps({key: value for key, value in vars(self).items() if key != "folder"}, indent=2) + "\n"
 
     def say(self, words: str) -> None:
         """A line in the log."""
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {words}\n")
+
+    def show(self, standings: Mapping[str, Sequence[Any]]) -> None:
+        """Lay down how participants stand."""
+        durable.write(self.folder / STANDINGS, json.dumps(standings) + "\n", sync=False)
 
 
 @contextmanager
@@ -87,6 +116,24 @@ def held(path: Path, patience: float = GRACE) -> Iterator[None]:
                 raise UserError(f"{path}: another server is at work on this deployment")
             time.sleep(0.1)
         yield
+    finally:
+        os.close(file)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds it.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with held(folder):
+    ...     is_held(folder)
+    True
+    >>> is_held(folder)
+    False
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return not _lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     finally:
         os.close(file)
 
@@ -113,22 +160,28 @@ def end_with_server(folder: Path) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def conduct(post: Any, folder: Path) -> Any:
-    """Wait for the participants, then run the experiment, or go on with it."""
+def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> Any:
+    """Wait for the participants, then run the experiment, or go on with it; who has an entry in `nodes` must come from there."""
     from coterie.deployment.folders import registered
+    from coterie.deployment.models import Choices
     from coterie.engines.flower import Flower
+    from coterie.running.checkpoint import latest
     from coterie.running.experiment import Experiment
-    from coterie.running.rounds import resume, run
+    from coterie.running.rounds import resume, run, started
 
     deployment = Deployment.read(folder)
     experiment = Experiment.parse(deployment.experiment)
     names = list(deployment.names)
-    engine = Flower(post, deployment.run, names, {"experiment": deployment.experiment, "names": names}, deployment.say)
-    engine.gather(deployment.wait)
-    where = folder / RUN
-    if (where / LEDGER).exists():
+    greeting, where = {"experiment": deployment.experiment, "names": names}, folder / RUN
+    begun = (where / LEDGER).exists()
+    choices = Choices(experiment, names, started(where) if begun else None)
+    engine = Flower(post, deployment.run, names, greeting, deployment.say, deployment.show, choices.refusal, nodes or {})
+    if not (begun and latest(where).over):  # what is over needs nobody
+        engine.gather(deployment.wait)
+    if begun:
         deployment.say("going on from the last checkpoint")
         return resume(where, engine=engine, callbacks=[_lines(deployment)])
+    experiment = choices.begin()
     if experiment.data.source[0].name == "participants":
         missing = [name for name in names if name not in engine.hellos]
         if missing:
@@ -158,13 +211,14 @@ def deployable(experiment: Any, names: Sequence[str]) -> Any:
 
 def main(grid: Any, context: Any) -> None:
     """What Flower calls."""
-    folder = Path(str(context.run_config["folder"]))
-    deployment = Deployment.read(folder)
+    settings = {key: str(context.run_config[key]) for key in ("folder", "deployment", "nodes")}
+    folder = Path(settings["folder"])
+    deployment = Deployment.parse(folder, settings["deployment"]).begun()
     with held(folder / ABOUT):
         end_with_server(folder)
         durable.write(folder / PID, f"{os.getpid()}\n")
         try:
-            result = conduct(GridPost(grid), folder)
+            result = conduct(GridPost(grid), folder, _nodes(settings["nodes"]))
         except Exception as error:
             deployment.say(f"failed: {type(error).__name__}: {error}")
             durable.write(folder / STATUS, json.dumps({"state": "failed", "words": str(error)}) + "\n")
@@ -172,21 +226,31 @@ def main(grid: Any, context: Any) -> None:
         durable.write(folder / STATUS, json.dumps({"state": "done", "words": str(result.folder)}) + "\n")
 
 
+def _nodes(text: str) -> dict[str, int]:
+    """Names and nodes, as an app's configuration has them: `north=17,south=4`."""
+    pairs = [each.partition("=") for each in filter(None, text.split(","))]
+    if any(not node.strip().isdecimal() for _, _, node in pairs):
+        raise UserError(f"nodes = '{text:.60}': expected name=number, separated by commas, as `flwr supernode list` has the numbers")
+    return {name.strip(): int(node) for name, _, node in pairs}
+
+
 def _lines(deployment: Deployment) -> Callable[[dict[str, Any]], None]:
     """A line for each round, and for each participant that was not let in."""
-    moved = {"up": 0, "down": 0}
+    moved, found = {"up": 0, "down": 0}, dict[str, float]()
 
     def listen(event: dict[str, Any]) -> None:
         match event["event"]:
             case "exchange":
                 moved[event["direction"]] += event["payload_bytes"]
             case "evaluation" if event["client"] is None and event["metric"] == "accuracy" and "domain" not in event:
-                deployment.say(f"round {event['round']}: {event['protocol']} {100 * event['value']:.2f}%")
+                found[event["protocol"]] = event["value"]
             case "rejected":
                 deployment.say(f"round {event['round']}: {deployment.names[event['client']]} was dropped: {event['reason']}")
             case "round":
-                up, down = (f"{moved[way] / 1e6:.2f} MB {way}" for way in ("up", "down"))
-                deployment.say(f"round {event['round']} took {event['seconds']:.1f} s; so far {up}, {down}")
+                accuracies = [f"{protocol} {100 * value:.2f}%" for protocol, value in found.items()]
+                words = [f"round {event['round']} took {event['seconds']:.1f} s", *accuracies]
+                deployment.say("; ".join([*words, f"so far {amount(moved['up'])} up, {amount(moved['down'])} down"]))
+                found.clear()
 
     return listen
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, brief
 from coterie.engines.serving import fields_of, outcome_of
@@ -23,7 +23,7 @@ from coterie.framing import HEADER, Letter
 from coterie.record import Record, write
 from coterie.site import SERVER
 
-__all__ = ["Flower", "Hello", "Lost", "Post", "is_name", "mark_of"]
+__all__ = ["Flower", "Hello", "Lost", "Post", "Standing", "is_name", "mark_of"]
 
 POLL = 0.2
 """Seconds between looks for answers."""
@@ -68,21 +68,41 @@ class Hello:
     tests: int
     token: str
     """A secret of its own, by which one that was started again is told from another of its name."""
+    model: Mapping[str, Any] | None = None
+    """The model that it has chosen itself; None for the experiment's."""
+
+
+class Standing(NamedTuple):
+    """How a participant stands, for whoever looks on.
+
+    >>> Standing("in", 1700000000.0, 120).state
+    'in'
+    """
+
+    state: str
+    """`in`, `at work`, `late`, `gone` or `no longer asked`."""
+    since: float
+    """In seconds, by this machine's clock."""
+    samples: int
 
 
 def greeted(letter: Letter | str) -> Hello | str:
     """Who answers, or what is wrong with the answer.
 
     >>> greeted(Letter({"name": "north", "samples": 120, "tests": 30, "token": "5f3c"}))
-    Hello(name='north', samples=120, tests=30, token='5f3c')
+    Hello(name='north', samples=120, tests=30, token='5f3c', model=None)
     >>> greeted(Letter({"name": "../north"}))
     'an answer that is none'
+    >>> greeted(Letter({"error": "participant 'north': it does not take part"}))
+    "participant 'north': it does not take part"
     """
     fields = letter.fields if isinstance(letter, Letter) else {}
-    name, samples, tests, token = (fields.get(key) for key in ("name", "samples", "tests", "token"))
-    if all(isinstance(each, str) and is_name(each) for each in (name, token)) and all(_is_count(each) for each in (samples, tests)):
-        return Hello(name, samples, tests, token)  # type: ignore[arg-type]
-    return brief(letter) if isinstance(letter, str) else "an answer that is none"
+    name, samples, tests, token, model = (fields.get(key) for key in ("name", "samples", "tests", "token", "model"))
+    named = all(isinstance(each, str) and is_name(each) for each in (name, token)) and (model is None or isinstance(model, dict))
+    if named and all(_is_count(each) for each in (samples, tests)):
+        return Hello(name, samples, tests, token, model)  # type: ignore[arg-type]
+    said = letter if isinstance(letter, str) else fields.get("error")
+    return brief(said) if isinstance(said, str) else "an answer that is none"
 
 
 def _is_count(value: object) -> bool:
@@ -156,17 +176,32 @@ class Flower(Engine):
     stacks: ClassVar[bool] = False
 
     def __init__(
-        self, post: Post, run: str, names: Sequence[str], greeting: Mapping[str, Any], say: Callable[[str], None] = lambda words: None
+        self,
+        post: Post,
+        run: str,
+        names: Sequence[str],
+        greeting: Mapping[str, Any],
+        say: Callable[[str], None] = lambda words: None,
+        show: Callable[[Mapping[str, Standing]], None] = lambda standings: None,
+        refusal: Callable[[Hello], str | None] = lambda hello: None,
+        nodes: Mapping[str, int] | None = None,
     ) -> None:
         self._post = post
         self._run = run
         self._names = list(names)
         self._greeting = Letter({"kind": "hello", "run": run, **greeting})
         self._say = say
+        self._show = show
+        self._refusal = refusal
+        """Why somebody who says so of itself cannot take part."""
+        self._nodes = nodes or {}
+        """Participant -> the node that its key is; with keys Flower sees to it that nobody else is that node."""
+        self._standings: dict[str, Standing] = {}
+        """Participant -> how it stands; whoever was never in has no entry."""
         self._greetings: dict[int, _Question] = {}
         """Node -> what it was asked, to know who it is."""
-        self._who: dict[int, Hello | None] = {}
-        """Node -> who answers there; None where that is nobody who could be let in."""
+        self._who: dict[int, Hello] = {}
+        """Node -> who answers there; who could not be let in is asked again now and then, for it may have been started otherwise."""
         self._places: dict[str, _Place] = {}
         """Participant -> where it is."""
         self._bad: dict[int, int] = {}
@@ -219,7 +254,9 @@ class Flower(Engine):
                 done[at] = each.job.failed(f"it is no longer asked, after {MISSED} bad answers in a row")
             elif each.due <= time.monotonic():
                 done[at] = each.job.late(time.monotonic() - each.since)
+                self._stands(self._names[each.job.client], "late")
             elif (place := self._places.get(self._names[each.job.client])) is not None:
+                self._stands(self._names[each.job.client], "at work")
                 each.question.send(self._post, place, None if each.due == inf else each.due - time.monotonic())
         self._hear({at: each for at, each in waiting.items() if at not in done}, done)
 
@@ -248,6 +285,7 @@ class Flower(Engine):
         except Exception as error:  # whatever it is that was sent in the place of an answer
             outcome = job.failed(f"its answer cannot be used: {brief(str(error))}")
         self._bad[job.client] = 0 if outcome.error is None else self._bad.get(job.client, 0) + 1
+        self._stands(self._names[job.client], "in" if self._bad[job.client] < MISSED else "no longer asked")
         if outcome.error is not None:
             self._say(f"{self._names[job.client]}: {outcome.error}")
         return replace(outcome, seconds=min(outcome.seconds, time.monotonic() - each.since))
@@ -270,12 +308,13 @@ class Flower(Engine):
         here = self._post.nodes()
         for name in [name for name, place in self._places.items() if place.node not in here]:
             self._say(f"{name} has gone")
+            self._stands(name, "gone")
             del self._places[name]
         self._who = {node: who for node, who in self._who.items() if node in here}
         self._greetings = {node: self._greetings.get(node) or _Question(self._greeting) for node in here}
         self._greet({node: each for node, each in self._greetings.items() if node not in self._who})
         for node, who in self._who.items():
-            if who is not None and who.name not in self._places:
+            if who.name not in self._places:
                 self._let_in(node, who)
 
     def _greet(self, silent: Mapping[int, _Question]) -> None:
@@ -287,8 +326,8 @@ class Flower(Engine):
             if isinstance(answer, Lost):
                 silent[names[name]].names.remove(name)
                 self._say(f"somebody is not in yet: {brief(answer.why)}")
-            else:
-                self._who[names[name]] = self._welcomed(names[name], greeted(answer))
+            elif (who := self._welcomed(names[name], greeted(answer))) is not None:
+                self._who[names[name]] = who
 
     def _welcomed(self, node: int, hello: Hello | str) -> Hello | None:
         """Who is let in, now or when its place is free."""
@@ -296,9 +335,13 @@ class Flower(Engine):
             self._say(f"somebody is not let in: {hello}")
         elif hello.name not in self._names:
             self._say(f"'{hello.name}' is not let in: it is not one of {', '.join(self._names)}")
+        elif self._nodes.get(hello.name, node) != node:
+            self._say(f"'{hello.name}' is not let in: it came with another participant's key (node {node})")
         elif hello.name in self._places and self.hellos[hello.name].token != hello.token:
             self._say(f"a second '{hello.name}' is not let in: the first is still there")
             return hello
+        elif (why := self._refusal(hello)) is not None:
+            self._say(f"'{hello.name}' is not let in: {brief(why)}")
         else:
             self._let_in(node, hello)
             return hello
@@ -308,3 +351,11 @@ class Flower(Engine):
         self._places[hello.name], self.hellos[hello.name] = _Place(node, time.monotonic()), hello
         self._bad.pop(self._names.index(hello.name), None)
         self._say(f"{hello.name} is in, with {hello.samples:,} samples")
+        self._stands(hello.name, "in")
+
+    def _stands(self, name: str, state: str) -> None:
+        """Note how a participant stands, and show it where that is new."""
+        known = self._standings.get(name)
+        if (known is None and name in self.hellos) or (known is not None and known.state != state):
+            self._standings[name] = Standing(state, time.time(), self.hellos[name].samples)
+            self._show(self._standings)

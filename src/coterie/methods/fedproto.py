@@ -91,8 +91,8 @@ class FedProto(Method):
     """Of what distances are taken: of every sample's features, or of the means of a batch's classes."""
 
     def check(self, population: Population) -> None:
-        cache, models = ModelCache(), population.plan.architectures
-        widths = {_width(population.site(client, 0, cache)) for client in range(min(len(models), population.clients))}
+        cache, some = ModelCache(), {population.architecture_of(client): client for client in range(population.clients)}
+        widths = {_width(population.site(client, 0, cache)) for client in some.values()}
         if len(widths) > 1:
             raise UserError(f"method 'fedproto' needs models whose features are equally wide, these have {sorted(widths)}")
 

@@ -73,7 +73,8 @@ class Experiment(Section):
     model: Annotated[tuple[Architecture, ...], fields_of(MODELS, "model")]
     """One network for all, or a list: `models_by` says who has which; as many as clients, in turn, is one for each."""
     models_by: ModelsBy = "turn"
-    """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), or at random by seed."""
+    """Who has which of several models: clients in turn, by group (a client's domain, else blocks of neighbours), at random by seed, or
+    a list with the position of each client's."""
     noisy_labels: Clients = ()
     """Clients whose training labels are replaced by random ones; their validation and test data stay as they are."""
     method: Annotated[Method, field_of(METHODS, "method")]
@@ -225,6 +226,8 @@ class Experiment(Section):
             raise UserError(f"new_clients.count = {population.clients - trained}: expected fewer than the {population.clients} clients")
         if self.cohort_size(trained) > trained:
             raise UserError(f"cohort = {self.cohort}: expected at most the {trained} clients in training")
+        if isinstance(self.models_by, tuple):
+            _check_models(self.models_by, population.clients, len(self.model))
         if method.needs_public and population.public is None:
             raise UserError(f"method '{method.name}' needs public data: give data.public.source")
         if len(set(self.model)) > 1 and not method.mixes_architectures:
@@ -266,6 +269,12 @@ def _check_clients(key: str, clients: Clients, among: int) -> None:
     for client in clients:
         if client >= among:
             raise UserError(f"{key} = {list(clients)}: there is no client {client}, expected numbers from 0 to {among - 1}")
+
+
+def _check_models(models_by: tuple[int, ...], clients: int, models: int) -> None:
+    """A list of positions has one for each client, of a model that there is."""
+    if len(models_by) != clients or max(models_by) >= models:
+        raise UserError(f"models_by = {list(models_by)}: expected {clients} numbers, one for each client, from 0 to {models - 1}")
 
 
 def _with_own_settings(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from coterie.cli.sentences import console, say
 from coterie.errors import UserError
 
 if TYPE_CHECKING:
+    from coterie.deployment.server_app import Deployment
     from coterie.running.experiment import Experiment
 
 __all__ = ["app"]
@@ -39,30 +42,71 @@ def keys_command(
     say(f"{', '.join(f'{name}.key' for name in names)} each for its participant alone; ca.key signs others, keep it away")
 
 
+Clients = Annotated[str, typer.Option("--clients", help="Names of the participants, separated by commas.")]
+Wait = Annotated[int | None, typer.Option("--wait", min=1, help="Begin when so many are there; by default all.")]
+
+
+@app.command("app")
+def app_command(
+    experiment: ExperimentFile,
+    folder: Annotated[Path, typer.Argument(help="Where to write the app.")],
+    clients: Clients,
+    overrides: Set = None,
+    out: Annotated[Path, typer.Option("--out", help="Where the run is to be written, on the SuperLink's machine.")] = Path("deployment"),
+    wait: Wait = None,
+) -> None:
+    """Write the deployment as an ordinary Flower app, for `flwr run` on a SuperLink that is there already."""
+    from coterie.deployment.flower import write_app
+
+    write_app(folder, out, _planned(experiment, overrides, clients, out, wait).text(), {})
+    say(f"written to {folder}; run it with: flwr run {folder} NAME, where NAME is the SuperLink's in Flower's config.toml")
+
+
+def _planned(experiment: str, overrides: list[str] | None, clients: str, out: Path, wait: int | None) -> Deployment:
+    """A new deployment, in no folder yet."""
+    from coterie.deployment.server_app import Deployment, deployable
+    from coterie.running.experiment import Experiment
+
+    names = _names(clients)
+    return Deployment.new(out, deployable(Experiment.load(experiment, overrides or ()), names), names, wait or len(names))
+
+
 @app.command("server")
 def server_command(
     experiment: ExperimentFile,
-    clients: Annotated[str, typer.Option("--clients", help="Names of the participants, separated by commas.")],
+    clients: Clients,
     overrides: Set = None,
     out: Annotated[Path, typer.Option("--out", help="The folder of this deployment; one that is there goes on.")] = Path("deployment"),
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 for one that is free.")] = 8000,
-    wait: Annotated[int | None, typer.Option("--wait", min=1, help="Begin when so many are there; by default all.")] = None,
+    wait: Wait = None,
     keys: KeysFolder = Path("keys"),
     insecure: Insecure = False,
 ) -> None:
     """Wait for the participants, then run the experiment with them; stopped, it goes on where it was."""
     from coterie.deployment.conducting import serve
-    from coterie.deployment.server_app import Deployment, deployable
-    from coterie.running.experiment import Experiment
 
-    names = _names(clients)
-    plan = deployable(Experiment.load(experiment, overrides or ()), names)
-    deployment = Deployment.begin(out, plan, names, wait or len(names))
+    deployment = _planned(experiment, overrides, clients, out, wait).begun()
     if insecure:
         say("INSECURE: nothing is encrypted and anybody may take part")
-    words = serve(deployment, host, port, None if insecure else keys, say)
+    with _shown(deployment) as look:
+        words = serve(deployment, host, port, None if insecure else keys, say, look)
     say(f"done, written to {words}")
+
+
+@contextmanager
+def _shown(deployment: Deployment) -> Iterator[Callable[[], None]]:
+    """What is called again and again to show how a deployment stands; where there is no terminal its lines say it."""
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    from rich.live import Live
+
+    from coterie.cli.attendance import Attendance
+
+    attendance = Attendance(deployment.folder, deployment.names)
+    with Live(attendance.frame(), console=console, auto_refresh=False) as live:
+        yield lambda: live.update(attendance.frame(), refresh=True)
 
 
 @app.command("client")
@@ -71,6 +115,7 @@ def client_command(
     name: Annotated[str, typer.Option("--name", help="What this participant is called.")],
     data: Annotated[Path | None, typer.Option("--data", help="Your images, class/*.png; without, a part of the experiment's own.")] = None,
     home: Annotated[Path | None, typer.Option("--home", help="What stays on this machine; by default ~/.coterie/NAME.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Your own network, where the method lets clients differ.")] = None,
     never: Annotated[str, typer.Option("--never-send", help="Kinds of content that do not leave, e.g. activations,labels.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Take part without being asked once what will leave was shown.")] = False,
     keys: KeysFolder = Path("keys"),
@@ -81,6 +126,8 @@ def client_command(
     from coterie.deployment.participant import Participant
     from coterie.deployment.resident import serve_participant
     from coterie.engines.flower import is_name
+    from coterie.models import MODELS
+    from coterie.running.files import toml_value
 
     if not is_name(name):
         raise UserError(f"--name {name!r:.60}: expected letters, digits, dots, dashes and underscores")
@@ -93,7 +140,8 @@ def client_command(
         files = found.ca, found.participant(name)
     refused = frozenset(each for each in never.split(",") if each)
     where = home or Path.home() / ".coterie" / name
-    participant = Participant(name, where, data, refused, consent=lambda plan: _agreed(plan, refused, yes), say=_stamped)
+    chosen = None if model is None else MODELS.resolve(toml_value(model), "--model")
+    participant = Participant(name, where, data, refused, chosen, lambda plan: _agreed(plan, refused, yes), say=_stamped)
     serve_participant(participant, server, files)
 
 
@@ -101,10 +149,17 @@ def _agreed(plan: Experiment, refused: frozenset[str], yes: bool) -> bool:
     """Show what will leave; whether that is agreed to."""
     from coterie.deployment.declaration import declared
 
-    say(f"the server wants to run '{plan.name}': {plan.method.name}, {plan.rounds} rounds")
+    about = f"{plan.method.name}, {plan.rounds} rounds, here with the model {plan.model[0].name} on {_data(plan)}"
+    say(f"the server wants to run '{plan.name}': {about}")
     for sentence in declared(plan, refused):
         say(sentence)
     return yes or (sys.stdin.isatty() and console.input("Take part? [y/N] ").strip().lower() in ("y", "yes"))
+
+
+def _data(plan: Experiment) -> str:
+    """What is trained on, for whoever decides."""
+    own = plan.data.source[0].name == "participants"
+    return "your own images" if own else f"its part of {', '.join(source.name for source in plan.data.source)}"
 
 
 def _stamped(words: str) -> None:

@@ -80,10 +80,14 @@ def _tell(plan: Experiment, result: Result, as_json: bool) -> None:
 
 def _check_run(experiment: str | None, resume: Path | None, *, fresh: bool, changed: bool) -> None:
     """Options that do not go together."""
+    from coterie.deployment.server_app import ABOUT
+
     if (experiment is None) == (resume is None):
         raise UserError("coterie run takes either an experiment or --resume FOLDER")
     if resume is not None and fresh:
         raise UserError("--resume goes on with the experiment as it was: --set and --out do not go with it (for more rounds: --rounds 50)")
+    if resume is not None and (resume.absolute().parent / ABOUT).exists():
+        raise UserError(f"--resume {resume}: its clients are participants; go on with: coterie deploy server ... --out {resume.parent}")
     if resume is None and changed:
         raise UserError("--rounds, --changed-code and --changed-data are for a run that goes on: they need --resume FOLDER")
 
