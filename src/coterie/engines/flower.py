@@ -23,7 +23,7 @@ from coterie.framing import HEADER, Letter
 from coterie.record import Record, write
 from coterie.site import SERVER
 
-__all__ = ["Flower", "Hello", "Lost", "Post", "Standing", "is_name", "mark_of"]
+__all__ = ["Flower", "Hello", "Lost", "Post", "Presence", "is_name", "mark_of"]
 
 POLL = 0.2
 """Seconds between looks for answers."""
@@ -72,10 +72,10 @@ class Hello:
     """The model that it has chosen itself; None for the experiment's."""
 
 
-class Standing(NamedTuple):
+class Presence(NamedTuple):
     """How a participant stands, for whoever looks on.
 
-    >>> Standing("in", 1700000000.0, 120).state
+    >>> Presence("in", 1700000000.0, 120).state
     'in'
     """
 
@@ -182,7 +182,7 @@ class Flower(Engine):
         names: Sequence[str],
         greeting: Mapping[str, Any],
         say: Callable[[str], None] = lambda words: None,
-        show: Callable[[Mapping[str, Standing]], None] = lambda standings: None,
+        show: Callable[[Mapping[str, Presence]], None] = lambda standings: None,
         refusal: Callable[[Hello], str | None] = lambda hello: None,
         nodes: Mapping[str, int] | None = None,
     ) -> None:
@@ -196,7 +196,7 @@ class Flower(Engine):
         """Why somebody who says so of itself cannot take part."""
         self._nodes = nodes or {}
         """Participant -> the node that its key is; with keys Flower sees to it that nobody else is that node."""
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, Presence] = {}
         """Participant -> how it stands; whoever was never in has no entry."""
         self._greetings: dict[int, _Question] = {}
         """Node -> what it was asked, to know who it is."""
@@ -357,5 +357,5 @@ class Flower(Engine):
         """Note how a participant stands, and show it where that is new."""
         known = self._standings.get(name)
         if (known is None and name in self.hellos) or (known is not None and known.state != state):
-            self._standings[name] = Standing(state, time.time(), self.hellos[name].samples)
+            self._standings[name] = Presence(state, time.time(), self.hellos[name].samples)
             self._show(self._standings)
