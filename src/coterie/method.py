@@ -65,7 +65,7 @@ def tasks_of(method: Method) -> dict[str, Task]:
 
 
 @functools.cache
-def _tasks(kind: type[Method]) -> tuple[str, ...]:
+def _tasks(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if getattr(getattr(kind, name), "__coterie_task__", False))
 
 
