@@ -61,7 +61,8 @@ def task(function: F) -> F:
 
 def tasks_of(method: Method) -> dict[str, Task]:
     """The tasks of a method by name."""
-    return {name: getattr(method, name) for name in _tasks(type(method))}
+    kind: Any = type(method)  # mypy takes a class with fields for something that cannot be hashed
+    return {name: getattr(method, name) for name in _tasks(kind)}
 
 
 @functools.cache
