@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import settings
 
 settings.register_profile("coterie", deadline=None)  # machines are shared: a slow example is no fault
 settings.load_profile("coterie")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has put the suite into the background: tests of Ctrl-C want it all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
