@@ -69,3 +69,14 @@ def test_a_hook_is_not_passed_over() -> None:
     assert layers_of(net)
     net[1].register_forward_hook(lambda module, inputs, output: 2 * output)
     assert layers_of(net) is None
+
+
+def test_an_objective_that_only_says_so_is_found_out() -> None:
+    class Own(CrossEntropy):
+        def __call__(self, step):
+            return super().__call__(step) + step.features.square().mean()
+
+    net = MLP().build((1, 4, 4), 3)
+    backward = Backward.of(net, dict(net.named_parameters()), Own())
+    with pytest.raises(TypeError, match="looks at features"):
+        backward(Step(net, torch.ones(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64), {}), Own())

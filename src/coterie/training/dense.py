@@ -90,6 +90,8 @@ def _differentiated(logits: Tensor, step: Step, objective: Objective) -> tuple[T
     """The same of any objective that looks at the logits."""
     step.logits = logits.requires_grad_()
     loss = objective(step)
+    if "features" in vars(step):  # their part of the gradient would be lost
+        raise TypeError(f"{objective} looks at features, and says `of_logits`: one that inherits from such an objective must say False")
     return loss.detach(), torch.autograd.grad(loss, logits)[0]
 
 
