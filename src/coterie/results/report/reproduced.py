@@ -160,8 +160,8 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
-    """The verdicts, a few words for each of the paper's claims."""
-    return fill("; ".join(f"{claim['number']} {claim['verdict']}" for claim in claims if claim["number"]), 120)
+    """The verdicts, a few words for each of the paper's claims; parts of one claim that come to the same are told once."""
+    return fill("; ".join(dict.fromkeys(f"{claim['number']} {claim['verdict']}" for claim in claims if claim["number"])), 120)
 
 
 def _legend(cells: Sequence[Mapping[str, Any]]) -> list[Line2D]:
