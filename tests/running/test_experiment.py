@@ -94,6 +94,17 @@ def test_impossible_combinations(changes, sentence) -> None:
     assert sentence in str(caught.value)
 
 
+def test_public_images_take_the_shape_of_the_private_ones(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (40, 7, 7), np.uint8), np.arange(40) % 10
+    np.savez(tmp_path / "grey.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    public = {"source": {"name": "npz", "path": str(tmp_path / "grey.npz")}, "samples": 20}
+    population = Experiment.load("digits-two-class").overridden({"data.channels": 3, "data.public": public}).population()
+    assert population.public is not None
+    assert population.public.shape == population.pool.shape == (3, 8, 8)
+    assert len(population.public) == 20
+
+
 def test_a_method_that_needs_public_data_says_so() -> None:
     class Needy(FedAvg):
         name = "needy"

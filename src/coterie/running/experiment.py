@@ -160,7 +160,7 @@ class Experiment(Section):
         """Load the data, deal it, and check that the pieces fit together."""
         where = data_folder(folder)
         pool, held = self.data.hold_out(self.data.load(where, self.seed), self.seed)
-        public = self.data.load_public(where, self.seed)
+        public = self.data.load_public(where, self.seed, pool)
         partition = self.partition.partition(pool, self.seed)
         new_clients = partition.clients - self.clients_in_training(partition)
         plan = self._plan(new_clients)
@@ -234,7 +234,7 @@ class Experiment(Section):
             able = [name for name in METHODS if METHODS.find(name).mixes_architectures]
             raise UserError(f"method '{method.name}' needs one model for all clients, not {len(self.model)}; any models: {', '.join(able)}")
         if population.public is not None and population.public.shape != population.pool.shape:
-            raise UserError(f"data.public has samples of {population.public.shape}, expected {population.pool.shape}: set data.size")
+            raise UserError(f"data.public has samples of {population.public.shape}, expected {population.pool.shape}")
         if self.training.augment != "none" and not population.pool.images:
             raise UserError(
                 f"training.augment = '{self.training.augment}' is for images, these samples have the shape {population.pool.shape}"

@@ -71,12 +71,14 @@ class Data(Section):
         held = draw_rows(pool, rows[: pool.train], self.validation, np.random.default_rng([seed, 2]), "data.validation")
         return take(pool, np.delete(rows, held)), take(pool, held)
 
-    def load_public(self, folder: Path, seed: int) -> Pool | None:
-        """The public pool, its labels gone, in the shape of the private one."""
+    def load_public(self, folder: Path, seed: int, private: Pool) -> Pool | None:
+        """The public pool, its labels gone; images take the shape of the private ones."""
         if self.public is None:
             return None
-        pool = self._shaped(self.public.source.load(folder))
-        return without_labels(limit(pool, self.public.samples, 0, seed, "data.public.samples"))
+        pool = without_labels(limit(self.public.source.load(folder), self.public.samples, 0, seed, "data.public.samples"))
+        if pool.shape == private.shape or not (pool.images and private.images and private.shape[-1] == private.shape[-2]):
+            return pool
+        return resize(pool, private.shape[-1], private.shape[0])
 
     def _named(self) -> Iterator[tuple[str, Source]]:
         """Sources by the names of their domains; of several of one name, each with its number."""
