@@ -12,7 +12,7 @@ from torch import nn
 
 from coterie.methods.mmd import MMD, SquaredDistance
 from coterie.models import MLP
-from coterie.training.dense import Backward, layers_of
+from coterie.training.dense import Backward, Dense, Span, layers_of
 from coterie.training.objectives import CrossEntropy, Distillation, Proximal, Step
 
 OBJECTIVES = {
@@ -80,3 +80,46 @@ def test_an_objective_that_only_says_so_is_found_out() -> None:
     backward = Backward.of(net, dict(net.named_parameters()), Own())
     with pytest.raises(TypeError, match="looks at features"):
         backward(Step(net, torch.ones(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64), {}), Own())
+
+
+def descended(net, lr, decay, batches) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Plain descent by automatic differentiation: losses, and what came out."""
+    losses = []
+    for x, y in batches:
+        loss = nn.functional.cross_entropy(net(x), y)
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+                parameter.mul_(decay).sub_(lr * gradient)
+    return losses, {name: value.detach() for name, value in net.named_parameters()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 20), min_size=0, max_size=3),
+    inputs=st.integers(1, 30),
+    classes=st.integers(2, 6),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    clients=st.integers(1, 4),
+    decay=st.sampled_from([1.0, 0.97]),
+    spanned=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_a_stack_descends_as_each_client_would_by_itself(widths, inputs, classes, sizes, clients, decay, spanned, seed) -> None:
+    torch.manual_seed(seed)
+    shape = [inputs, *widths]
+    hidden = [layer for one, two in itertools.pairwise(shape) for layer in (nn.Linear(one, two), nn.ReLU())]
+    net = nn.Sequential(*hidden, nn.Linear(shape[-1], classes)).double()
+    start = {name: value.detach().clone() for name, value in net.named_parameters()}
+    steps = [(torch.randn(clients, size, inputs).double(), torch.randint(classes, (clients, size))) for size in sizes]
+    if spanned:
+        stack = Span(layers_of(net), start, clients, sum(sizes), lr=0.3, decay=decay)
+    else:
+        stack = Dense(layers_of(net), {name: value.repeat(clients, *(1,) * value.dim()) for name, value in start.items()}, 0.3, decay)
+    losses = torch.stack([stack.step(x, y) for x, y in steps])
+    for client, found in enumerate(stack.trained()):
+        net.load_state_dict(start)
+        own, expected = descended(net, 0.3, decay, [(x[client], y[client]) for x, y in steps])
+        assert losses[:, client].tolist() == pytest.approx(own, abs=1e-9)
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, rtol=0, atol=1e-9)

@@ -21,7 +21,7 @@ from coterie.training.dense import layers_of
 from coterie.training.objectives import CrossEntropy, Proximal
 from coterie.training.optimisers import Adam, Sgd
 from coterie.training.settings import Training
-from coterie.training.stacking import Request, fit_together, reason
+from coterie.training.stacking import SPAN, Request, fit_together, reason
 
 CLOSE = 1e-5
 """How far a weight may be from what it is without a stack, after the few steps of these tests; weights are of the order of 0.1."""
@@ -109,8 +109,10 @@ def test_steps_samples_and_losses_are_those_of_each() -> None:
         assert found.params.tensors.keys() == alone.params.tensors.keys()
 
 
-def test_the_step_that_is_written_out_is_the_one_that_is_derived(monkeypatch) -> None:
+@pytest.mark.parametrize("span", [0, SPAN])
+def test_the_step_that_is_written_out_is_the_one_that_is_derived(span, monkeypatch) -> None:
     wanted = requests()
+    monkeypatch.setattr("coterie.training.stacking.SPAN", span)
     written = fit_together(wanted)
     monkeypatch.setattr("coterie.training.stacking.layers_of", lambda model: None)
     for ours, derived in zip(written, fit_together(wanted), strict=True):

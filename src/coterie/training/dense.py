@@ -1,12 +1,15 @@
 """Dense networks, whose gradients are written out: of one, bit for bit what automatic differentiation gives, and of a stack of them.
 
 For a batch of ten the bookkeeping of automatic differentiation takes longer than the matrix products. A stack goes further: gradients go
-into the weights as they come, where making them first and adding them then would be more memory traffic than arithmetic.
+into the weights as they come, where making them first and adding them then would be more memory traffic than arithmetic. Where all of a
+stack start from the same weights and see few samples, which is what small clients do, weights are not even written until the end:
+what plain descent has added to them is a sum of as many outer products as there were samples, and products with it need only those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +17,10 @@ from torch.nn import functional as F
 
 from coterie.training.objectives import CrossEntropy, Objective, Step
 
-__all__ = ["Backward", "Dense", "layers_of"]
+__all__ = ["Backward", "Dense", "Span", "apart", "layers_of"]
 
 AT = torch.ops.aten
+KINDS = ("weight", "bias")
 
 
 def layers_of(model: nn.Module) -> list[str] | None:
@@ -60,7 +64,7 @@ class Backward:
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Backward | None:
         """For a network and an objective that it can be used with, all of whose parameters move; else None."""
         layers = layers_of(model) if objective.of_logits else None
-        named = [f"{name}.{kind}" for name in layers or () for kind in ("weight", "bias")]
+        named = [f"{name}.{kind}" for name in layers or () for kind in KINDS]
         return None if layers is None or list(moving) != named else cls(layers, moving)
 
     def __call__(self, step: Step, objective: Objective) -> tuple[Tensor, list[Tensor]]:
@@ -107,23 +111,136 @@ class Dense:
     """
 
     def __init__(self, layers: Sequence[str], tensors: Mapping[str, Tensor], lr: float, decay: float = 1.0) -> None:
-        self._weights = [tensors[f"{name}.weight"] for name in layers]
-        self._biases = [tensors[f"{name}.bias"] for name in layers]
-        self._lr, self._decay = lr, decay
+        self._layers = [_Stacked(tensors[f"{name}.weight"], tensors[f"{name}.bias"], lr, decay) for name in layers]
+        self._tensors = tensors
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step on a batch of each client (clients x batch x ...): the mean loss of each before it."""
-        clients, batch = y.shape
-        inputs = [x.reshape(clients, batch, -1)]
-        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
-            inputs.append(torch.baddbmm(bias.unsqueeze(1), inputs[-1], weight.mT).clamp_(min=0))
-        scores = F.log_softmax(torch.baddbmm(self._biases[-1].unsqueeze(1), inputs[-1], self._weights[-1].mT), -1)
-        chosen = y.unsqueeze(-1)
-        losses = -scores.gather(-1, chosen).mean((1, 2))
-        back = scores.exp_().scatter_add_(-1, chosen, scores.new_full((1, 1, 1), -1.0).expand_as(chosen)).div_(batch)
-        for weight, bias, given in zip(reversed(self._weights), reversed(self._biases), reversed(inputs), strict=True):
-            below = torch.bmm(back, weight).mul_(given > 0) if given is not inputs[0] else back
-            weight.baddbmm_(back.mT, given, beta=self._decay, alpha=-self._lr)
-            bias.mul_(self._decay).sub_(back.sum(1), alpha=self._lr)
-            back = below
-        return losses
+        return _step(self._layers, x, y)
+
+    def trained(self) -> list[dict[str, Tensor]]:
+        """What each client's network has become, by name."""
+        return apart(self._tensors)
+
+
+def apart(stacked: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Of stacked tensors, each client's for itself: nobody who keeps one keeps the whole stack.
+
+    >>> apart({"w": torch.tensor([1.0, 2.0])})
+    [{'w': tensor(1.)}, {'w': tensor(2.)}]
+    """
+    clients = len(next(iter(stacked.values())))
+    return [{name: value[at].clone() for name, value in stacked.items()} for at in range(clients)]
+
+
+class Span:
+    """The same of networks that all start from one, in the span of the samples that they see.
+
+    >>> start = {"0.weight": torch.zeros(3, 4), "0.bias": torch.zeros(3)}
+    >>> nets = Span(["0"], start, clients=2, samples=5, lr=0.1)
+    >>> [round(float(loss), 4) for loss in nets.step(torch.ones(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64))]
+    [1.0986, 1.0986]
+    >>> [bool(net["0.bias"][0] > 0) for net in nets.trained()]
+    [True, True]
+    """
+
+    def __init__(
+        self, layers: Sequence[str], start: Mapping[str, Tensor], clients: int, samples: int, lr: float, decay: float = 1.0
+    ) -> None:
+        made = [_Spanned(start[f"{name}.weight"], start[f"{name}.bias"], clients, samples, lr, decay) for name in layers]
+        self._layers = dict(zip(layers, made, strict=True))
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One step on a batch of each client (clients x batch x ...): the mean loss of each before it."""
+        return _step(list(self._layers.values()), x, y)
+
+    def trained(self) -> list[dict[str, Tensor]]:
+        """What each client's network has become, by name."""
+        layers = [zip(*each.trained(), strict=True) for each in self._layers.values()]
+        return [
+            {f"{name}.{kind}": of for name, both in zip(self._layers, net, strict=True) for kind, of in zip(KINDS, both, strict=True)}
+            for net in zip(*layers, strict=True)
+        ]
+
+
+class _Layer(Protocol):
+    """A linear layer of each of some clients."""
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Outputs of clients x batch x inputs."""
+
+    def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
+        """Descend by the gradient of the outputs; what that of the inputs was before, which of the lowest layer nobody asks for."""
+
+
+def _step(layers: Sequence[_Layer], x: Tensor, y: Tensor) -> Tensor:
+    clients, batch = y.shape
+    inputs = [x.reshape(clients, batch, -1)]
+    for layer in layers[:-1]:
+        inputs.append(layer.forward(inputs[-1]).clamp_(min=0))
+    scores = F.log_softmax(layers[-1].forward(inputs[-1]), -1)
+    chosen = y.unsqueeze(-1)
+    losses = -scores.gather(-1, chosen).mean((1, 2))
+    back = scores.exp_().scatter_add_(-1, chosen, scores.new_full((1, 1, 1), -1.0).expand_as(chosen)).div_(batch)
+    for layer, given in zip(reversed(layers), reversed(inputs), strict=True):
+        back = layer.back(back, given, lowest=given is inputs[0])
+        if given is not inputs[0]:
+            back.mul_(given > 0)
+    return losses
+
+
+class _Stacked:
+    """Every client's own weights (clients x outputs x inputs), changed as gradients come."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, lr: float, decay: float) -> None:
+        self._weight, self._bias, self._lr, self._decay = weight, bias, lr, decay
+
+    def forward(self, given: Tensor) -> Tensor:
+        return torch.baddbmm(self._bias.unsqueeze(1), given, self._weight.mT)
+
+    def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
+        below = back if lowest else torch.bmm(back, self._weight)
+        self._weight.baddbmm_(back.mT, given, beta=self._decay, alpha=-self._lr)
+        self._bias.mul_(self._decay).sub_(back.sum(1), alpha=self._lr)
+        return below
+
+
+class _Spanned:
+    """One weight for all, and what each client adds to it: -lr times the sum of `backs` (outer) `inputs` over the samples it has seen."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, clients: int, samples: int, lr: float, decay: float) -> None:
+        self._weight, self._bias, self._lr, self._decay = weight, bias.repeat(clients, 1), lr, decay
+        self._inputs = weight.new_empty(clients, samples, weight.shape[1])
+        self._backs = weight.new_empty(clients, samples, weight.shape[0])
+        self._seen, self._scale = 0, 1.0
+
+    def forward(self, given: Tensor) -> Tensor:
+        out = self._of_start(given, self._weight.t()).add_(self._bias.unsqueeze(1))
+        return self._of_change(out, given, self._inputs, self._backs)
+
+    def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
+        below = back if lowest else self._of_change(self._of_start(back, self._weight), back, self._backs, self._inputs)
+        seen = slice(self._seen, self._seen + back.shape[1])
+        if self._decay != 1:
+            self._backs[:, : self._seen] *= self._decay
+        self._inputs[:, seen], self._backs[:, seen] = given, back
+        self._bias.mul_(self._decay).sub_(back.sum(1), alpha=self._lr)
+        self._seen, self._scale = seen.stop, self._scale * self._decay
+        return below
+
+    def _of_start(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """All clients' rows times the weights they started from: one product."""
+        out = rows.reshape(-1, rows.shape[-1]).mm(weight).view(*rows.shape[:2], -1)
+        return out if self._scale == 1 else out.mul_(self._scale)
+
+    def _of_change(self, out: Tensor, rows: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """Add what the change of the weights adds: rows by `left` by `right`, none of which is as large as a weight."""
+        seen = slice(self._seen)
+        return out.baddbmm_(rows.bmm(left[:, seen].mT), right[:, seen], alpha=-self._lr) if self._seen else out
+
+    def trained(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases, each client's for itself."""
+        seen = slice(self._seen)
+        pairs = zip(self._backs[:, seen].mT, self._inputs[:, seen], strict=True)
+        weights = [torch.addmm(self._weight, backs, inputs, beta=self._scale, alpha=-self._lr) for backs, inputs in pairs]
+        return weights, [each.clone() for each in self._bias]

@@ -1,9 +1,10 @@
 """Clients trained side by side as one computation: their weights stacked, every step taken for all of them at once.
 
 For small clients most of a step is not arithmetic; a stack pays that once. Dense networks under the usual loss, which most small clients
-have, have their step written out (`dense.py`); all others are left to `torch.func.vmap`. Sums are formed in another order than by `fit`, so
-that the bits are others (`tests/training/test_stacking.py` says how close): whoever wants it says so (`training.stack`), it is part of the
-experiment, and who is stacked with whom is decided by the cohort alone. What cannot be stacked (`reason`) is trained by `fit`, one by one.
+have, have their step written out or are trained in the span of their samples (`dense.py`); all others are left to `torch.func.vmap`. Sums
+are formed in another order than by `fit`, so that the bits are others (`tests/training/test_stacking.py` says how close): whoever wants it
+says so (`training.stack`), it is part of the experiment, and who is stacked with whom is decided by the cohort alone. What cannot be
+stacked (`reason`) is trained by `fit`, one by one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +21,16 @@ from torch.func import functional_call, grad_and_value, vmap
 from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
-from coterie.training.dense import Dense, layers_of
+from coterie.training.dense import Dense, Span, apart, layers_of
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
 
 __all__ = ["Request", "fit_together", "reason"]
+
+SPAN = 128
+"""Samples that a client's training may go through to be done in their span: what that costs grows with their square."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,35 +97,46 @@ class _Stack:
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests, self._first = requests, requests[0]
         self._model = self._first.model.train()
-        self._judged = _Judged(self._model, self._first.objective)
-        starts = [each.start.tensors for each in requests]
         self._device = self._first.device
-        self._tensors = {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
-        self._moving = {name: self._tensors[name] for name, _ in self._model.named_parameters()}
-        training = self._first.training
-        self._lr = training.optimiser.lr * training.schedule.factor(self._first.round)
-        self._mover = training.optimiser.mover(self._moving, self._device)
-        self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
-        layers = layers_of(self._model) if self._first.objective == CrossEntropy() else None
-        decay = 1 - self._lr * training.optimiser.weight_decay
-        self._dense = None if layers is None else Dense(layers, self._moving, self._lr, decay)
+        self._lr = self._first.training.optimiser.lr * self._first.training.schedule.factor(self._first.round)
+        self._plans = [list(epochs_of(self._model, len(each.data), each.training, each.seed)) for each in requests]
+        self._way = self._chosen()
+
+    def _chosen(self) -> _Way:
+        """How they are trained: decided by the network, the objective and the numbers of samples."""
+        training, names = self._first.training, layers_of(self._model) if self._first.objective == CrossEntropy() else None
+        if names is None:
+            return _Derived(self._first, self._stacked(), self._lr)
+        decay, starts = 1 - self._lr * training.optimiser.weight_decay, [each.start.tensors for each in self._requests]
+        samples = sum(len(batch) for _, batches in self._plans[0] for batch in batches)
+        if samples <= SPAN and all(_same(start, starts[0]) for start in starts):
+            start = {name: self._device.put(value) for name, value in starts[0].items()}
+            return Span(names, start, len(starts), samples, self._lr, decay)
+        return Dense(names, self._stacked(), self._lr, decay)
+
+    def _stacked(self) -> dict[str, Tensor]:
+        starts = [each.start.tensors for each in self._requests]
+        return {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
 
     def fit(self) -> list[Fitted]:
         """All of them."""
         losses, steps, samples = list[Tensor](), 0, 0
-        plans = [epochs_of(self._model, len(each.data), each.training, each.seed) for each in self._requests]
-        for epoch in zip(*plans, strict=True):
+        for epoch in zip(*self._plans, strict=True):
             batches = [batches for _, batches in epoch]
-            losses = [self._step(x, y) for x, y in self._made(batches)]
+            losses = [self._way.step(x, y) for x, y in self._made(batches)]
             steps, samples = steps + len(batches[0]), samples + sum(map(len, batches[0]))
-        means = self._device.fetch(torch.stack(losses)).double().mean(0).tolist() if losses else [[math.nan]] * len(self._requests)
-        self._tensors = {name: self._device.fetch(value) for name, value in self._tensors.items()}
-        return [self._fitted(at, steps, samples, each) for at, each in enumerate(means)]
+        means = self._means(losses) if losses else [[math.nan]] * len(self._requests)
+        trained = ({name: self._device.fetch(value) for name, value in each.items()} for each in self._way.trained())
+        return [self._fitted(params, steps, samples, each) for params, each in zip(trained, means, strict=True)]
 
-    def _fitted(self, at: int, steps: int, samples: int, means: Sequence[float]) -> Fitted:
-        params = Record({name: value[at].clone() for name, value in self._tensors.items()})
+    def _means(self, losses: list[Tensor]) -> list[list[float]]:
+        """Over the steps of an epoch, of each client: the loss, and its terms if it has several."""
+        means: list[list[float]] = self._device.fetch(torch.stack(losses)).double().mean(0).reshape(len(self._requests), -1).tolist()
+        return means
+
+    def _fitted(self, params: Mapping[str, Tensor], steps: int, samples: int, means: Sequence[float]) -> Fitted:
         loss, *parts = means
-        return Fitted(params, EMPTY, loss, tuple(parts), steps, samples, self._lr)
+        return Fitted(Record(params), EMPTY, loss, tuple(parts), steps, samples, self._lr)
 
     def _made(self, batches: Sequence[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels of each step (clients x batch x ...), those of many small steps made in one go."""
@@ -133,13 +149,38 @@ class _Stack:
             yield from zip(torch.split(x, sizes, 1), torch.split(y, sizes, 1), strict=True)
             at, together = at + len(sizes), max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
 
-    def _step(self, x: Tensor, y: Tensor) -> Tensor:
-        """One step of each: the losses, and the terms of them (clients x terms)."""
-        if self._dense is not None:
-            return self._dense.step(x, y).unsqueeze(1)
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two starts are the same weights."""
+    return all(value.data_ptr() == other[name].data_ptr() or torch.equal(value, other[name]) for name, value in one.items())
+
+
+class _Way(Protocol):
+    """How a stack is trained."""
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One step of each client (clients x batch x ...): the losses, or the losses and their terms (clients x terms)."""
+
+    def trained(self) -> Sequence[Mapping[str, Tensor]]:
+        """What each client's network has become."""
+
+
+class _Derived:
+    """Any network, under any objective that can be stacked."""
+
+    def __init__(self, request: Request, tensors: dict[str, Tensor], lr: float) -> None:
+        self._judged, self._tensors, self._lr = _Judged(request.model, request.objective), tensors, lr
+        self._moving = {name: tensors[name] for name, _ in request.model.named_parameters()}
+        self._mover = request.training.optimiser.mover(self._moving, request.device)
+        self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         gradients, (loss, parts) = self._gradients(self._moving, x, y)
         self._mover.move([gradients[name] for name in self._moving], self._lr)
         return torch.stack([loss, *parts], dim=1)
+
+    def trained(self) -> Sequence[Mapping[str, Tensor]]:
+        return apart(self._tensors)
 
     def _loss(self, moving: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Of one client and batch."""
