@@ -74,7 +74,8 @@ class Judged:
         seen = [(each.ratio, each.could_have_seen) for each in self.findings if each.outcome == "not shown"]
         ratios, differences = ([size for kind, size in seen if kind is ratio and size is not None] for ratio in (True, False))
         largest = max(differences, default=0.0)
-        told = f"{100 * largest:.1f} points" if self.shares else f"{largest:.2g}"
+        points = f"{100 * largest:.1f} points" if largest >= 0.0005 else "less than 0.1 points"
+        told = points if self.shares else f"{largest:.2g}"
         return [*([f"x{min(ratios):.2g}"] if ratios else []), *([told] if differences else [])]
 
 

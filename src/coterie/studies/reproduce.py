@@ -217,7 +217,7 @@ def _ours(cells: Mapping[Key, Measured], key: Key, first: Key) -> str:
 
 def _verdicts(judged: Sequence[Judged]) -> Sheet:
     rows = tuple((each.claim.number or "ours", each.claim.text, each.verdict, each.detail) for each in judged)
-    return Sheet("the paper's claims", ("claim", "text", "verdict", "comparisons"), rows, keys=2)
+    return Sheet("claims", ("claim", "text", "verdict", "comparisons"), rows, keys=2)
 
 
 def _comparisons(result: Reproduction) -> list[Sheet]:
@@ -228,7 +228,7 @@ def _comparisons(result: Reproduction) -> list[Sheet]:
         for comparison, found in zip(each.claim.comparisons, each.findings, strict=False)
         if found.confidence is not None
     ]
-    note = "Effects are paired by seed. An interval's confidence is what Holm's correction gives it among the comparisons of this table."
+    note = "Effects are paired by seed. An interval's confidence is what Holm's correction gives it among the paper's comparisons, or among ours."
     columns = ("claim", "comparison", "effect", "confidence", "verdict")
     return [Sheet("what the verdicts rest on", columns, tuple(rows), note, keys=2)] if rows else []
 
