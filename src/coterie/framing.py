@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADER", "FrameError", "Letter", "ends", "letter", "receive", "send"]
+__all__ = ["HEADER", "FrameError", "Letter", "Room", "ends", "letter", "receive", "send"]
 
 LENGTHS = struct.Struct("<QQ")
 HEADER = 64 * 2**20
@@ -25,6 +27,14 @@ PATIENCE = 30.0
 
 IN_FLIGHT = 4 * 2**20
 """Bytes that an end may send before the other has read any: so a worker goes on with its next job while the parent is busy."""
+
+
+KEPT = 4
+"""Bodies that a `Room` remembers."""
+LARGEST = 8 * 2**20
+"""Bytes of a body, at most, that it remembers."""
+UNHELD = 2
+"""References to a body that only a `Room` knows: its own, and the one by which it is asked about."""
 
 
 def ends() -> tuple[socket.socket, socket.socket]:
@@ -66,7 +76,34 @@ def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes | bytea
         end.sendall(body)
 
 
-def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytearray]:
+class Room:
+    """Where bodies are received: one that nobody holds any more is used again, because memory that is new has to be cleared first.
+
+    >>> room = Room()
+    >>> one, other = room.take(5), room.take(5)  # both are held
+    >>> one is other
+    False
+    >>> known = id(other)
+    >>> del other
+    >>> id(room.take(5)) == known
+    True
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[bytearray] = deque(maxlen=KEPT)
+
+    def take(self, length: int) -> bytearray:
+        """Of so many bytes; what they are means nothing."""
+        for at in range(len(self._held)):
+            if len(self._held[at]) == length and sys.getrefcount(self._held[at]) == UNHELD:
+                return self._held[at]
+        new = bytearray(length)
+        if length <= LARGEST:
+            self._held.append(new)
+        return new
+
+
+def receive(end: socket.socket, limit: int, room: Room | None = None) -> tuple[dict[str, Any], bytearray]:
     """Wait for a frame whose body has at most `limit` bytes; an `EOFError` where the other end has closed."""
     first = end.recv(LENGTHS.size)
     until = time.monotonic() + PATIENCE
@@ -79,12 +116,12 @@ def receive(end: socket.socket, limit: int) -> tuple[dict[str, Any], bytearray]:
         raise FrameError(f"a header that is none: {error}") from None
     if not isinstance(fields, dict):
         raise FrameError("a header that is no table")
-    return fields, _exactly(end, body, until)
+    return fields, _exactly(end, body, until, room.take(body) if room else None)
 
 
-def _exactly(end: socket.socket, length: int, until: float) -> bytearray:
+def _exactly(end: socket.socket, length: int, until: float, data: bytearray | None = None) -> bytearray:
     """So many bytes, in good time."""
-    data = bytearray(length)
+    data = bytearray(length) if data is None else data
     rest = memoryview(data)
     while rest:
         end.settimeout(max(until - time.monotonic(), 0.001))

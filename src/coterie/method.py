@@ -326,8 +326,10 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
             elif name not in sums:
                 sums[name] = value.to(torch.float64, copy=True).mul_(weight)
                 room[name] = torch.empty_like(sums[name])
-            else:
+            elif value.dtype is torch.float64:
                 sums[name].add_(room[name].copy_(value).mul_(weight))
+            else:  # a whole number times a shorter float is exact in float64, whether it is rounded before it is added or not
+                sums[name].add_(room[name].copy_(value), alpha=weight)
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
 
 

@@ -10,6 +10,7 @@ Our own reader and writer rather than the library's, because both need the heade
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -48,6 +49,10 @@ RANK = {dtype: rank for rank, dtype in enumerate(CODES)}
 OPENING = b'{"__metadata__":{"sha256":"'
 SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)
 """Where a sealed file has its checksum."""
+
+
+REMEMBERED = 64 * 2**10
+"""Bytes of a header, at most, whose meaning is remembered."""
 
 
 class RecordError(CoterieError):
@@ -109,20 +114,31 @@ def unpack(data: Buffer, limits: Limits = NONE, *, copy: Copy = "all") -> tuple[
     if len(whole) > limits.bytes:
         raise RecordError(f"it has {len(whole):,} bytes, more than the {limits.bytes:,} allowed")
     start = 8 + _header_length(whole, limits)
-    if sealed := whole[8 : 8 + len(OPENING)] == OPENING:
+    if whole[8 : 8 + len(OPENING)] == OPENING:
         _check_seal(whole)
-    header = _parsed(whole[8:start])
-    metadata = _metadata(header.pop("__metadata__", None), sealed)
-    if len(header) > limits.entries:
-        raise RecordError(f"it has {len(header):,} tensors, more than the {limits.entries:,} entries allowed")
-    entries = {name: _entry(name, entry, limits) for name, entry in header.items()}
-    _check_places(entries.values(), len(whole) - start)
+    layout = _known_layout if start <= REMEMBERED else _layout
+    entries, metadata = layout(whole[8:start].tobytes(), len(whole) - start, limits)
     share = {"all": 1.0, "small": 0.5, "none": 0.0}[copy]
-    return {name: _tensor(name, whole[start:], *entry, share) for name, entry in entries.items()}, metadata
+    return {name: _tensor(name, whole[start:], *entry, share) for name, entry in entries.items()}, dict(metadata)
 
 
 Entry: TypeAlias = tuple[torch.dtype, list[int], int, int]
 """Dtype, shape, and where its bytes begin and end."""
+
+
+def _layout(header: bytes, length: int, limits: Limits) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
+    """What a header says of so many bytes of data, if all of it can be so."""
+    parsed = _parsed(header)
+    metadata = _metadata(parsed.pop("__metadata__", None), header.startswith(OPENING))
+    if len(parsed) > limits.entries:
+        raise RecordError(f"it has {len(parsed):,} tensors, more than the {limits.entries:,} entries allowed")
+    entries = {name: _entry(name, entry, limits) for name, entry in parsed.items()}
+    _check_places(entries.values(), length)
+    return entries, metadata
+
+
+_known_layout = functools.lru_cache(64)(_layout)
+"""Clients that were asked the same answer in the same form, round after round."""
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
@@ -156,9 +172,9 @@ def _header_length(whole: memoryview, limits: Limits) -> int:
     return length
 
 
-def _parsed(text: memoryview) -> dict[str, Any]:
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text.tobytes())
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"its header is not JSON: {error}") from None
     if not isinstance(header, dict):

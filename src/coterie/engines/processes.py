@@ -29,7 +29,7 @@ from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
-from coterie.framing import ends, receive, send
+from coterie.framing import Room, ends, receive, send
 
 __all__ = ["ADVICE", "UNGUARDED", "Processes", "leave_unguarded"]
 
@@ -107,6 +107,7 @@ class Processes(Engine):
         self._served: dict[int, Worker] = {}
         self._tickets = itertools.count()
         self._stillborn = 0
+        self._room = Room()
         self._starting = multiprocessing.get_context("forkserver")
 
     def warm(self) -> None:
@@ -189,7 +190,7 @@ class Processes(Engine):
 
     def _read(self, worker: Worker, delivery: _Delivery) -> None:
         ticket, job = next(iter(worker.doing.items()), (-1, None))
-        fields, reply = receive(worker.end, job.limit + FRAMING if job else 0)
+        fields, reply = receive(worker.end, job.limit + FRAMING if job else 0, self._room)
         if "unfit" in fields and not worker.ready:
             raise RunError(f"a worker cannot begin: {fields['unfit']}")
         worker.since = time.monotonic()
