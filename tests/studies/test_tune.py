@@ -45,7 +45,7 @@ def test_tuning_seeds_are_not_used_again(tmp_path) -> None:
 
 
 def test_a_key_that_nobody_has(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"--over method.mu: none of fedavg has such a key"):
+    with pytest.raises(UserError, match=r"method.mu = .*: none of fedavg has such a key, valid: aggregation"):
         tuning_arms(PLAN, ["fedavg"], {"method.mu": [1]}, [100], tmp_path)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import durable
+from coterie.errors import without_ours
 from coterie.results.comparison import Contrast, check_baseline, contrast, read_arms
 from coterie.results.sheets import comparison, formatted
 from coterie.results.tables import Sheet, as_html, as_markdown
@@ -82,6 +83,7 @@ class Tables:
         return "".join(map(as_html, self.sheets)) + f"<p>{self.folder}</p>"
 
 
+@without_ours
 def compare(
     experiment: Experiment,
     methods: Sequence[Any],
