@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +201,22 @@ def test_help_comes_without_torch() -> None:
     code = "import sys, coterie.cli; assert not {'torch', 'sklearn', 'matplotlib'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+COMPLETED = """
+eval "$(coterie --show-completion bash)"
+offered() { COMP_WORDS=(coterie "$@") COMP_CWORD=$#; _coterie_completion coterie; echo "${COMPREPLY[*]}"; }
+offered rep
+offered run digits
+offered list meth
+offered list methods fedp
+"""
+
+
+def test_bash_completes_commands_experiments_kinds_and_names() -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(["bash", "-c", COMPLETED], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
+    assert done.stdout.splitlines() == ["reproduce report", "digits-two-class", "methods", "fedper fedproto fedprox"], done.stderr
 
 
 def test_bare_version_and_help(call) -> None:

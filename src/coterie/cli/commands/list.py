@@ -17,9 +17,17 @@ from coterie.errors import UserError, nearest
 __all__ = ["list_command"]
 
 
+def _names(context: typer.Context) -> list[str]:
+    """What a shell completes after a kind."""
+    kind = context.params.get("kind")
+    return list(entries(Kind(kind))) if kind in list(Kind) else []
+
+
 def list_command(
     kind: Annotated[str | None, typer.Argument(help=f"What to list: {', '.join(Kind)}.", autocompletion=lambda: list(Kind))] = None,
-    name: Annotated[str | None, typer.Argument(help="One of them, or your own as package.module:Name: all its settings.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, or your own as package.module:Name: all its settings.", autocompletion=_names)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What can be named in an experiment; with a name, every setting of it."""
