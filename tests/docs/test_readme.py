@@ -19,6 +19,11 @@ def test_the_table_has_every_method() -> None:
     assert sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row)) == sorted(METHODS.specs)
 
 
+def test_it_says_how_many_methods_take_different_architectures() -> None:
+    mixing = [name for name, method in METHODS.specs.items() if method.mixes_architectures and name != "local"]
+    assert f"| {len(mixing)} methods above |" in README
+
+
 def test_links_lead_to_files() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
