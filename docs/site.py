@@ -1,4 +1,4 @@
-"""What `mkdocs build` (make docs) adds to the pages: the reference, made from the code, and pages and images that lie outside docs/.
+"""What `mkdocs build` (make docs) adds to the pages: tables of reference, made from the code, and pages and images that lie outside docs/.
 
 Nothing that it makes is committed, so that it cannot be older than the code.
 """
@@ -29,16 +29,8 @@ TABLES = {"": ("coterie.running.experiment", "Experiment"), **SECTIONS, "new_cli
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, and what the committed ones show from elsewhere."""
-    made = {
-        "reference/commands.md": commands(),
-        "reference/experiment.md": experiment(),
-        "reference/settings.md": settings(),
-        "reference/protocols.md": protocols(),
-        "reference/python.md": python(),
-        **{page: (ROOT / source).read_text(encoding="utf-8") for source, page in TWICE.items()},
-    }
-    for name, text in made.items():
-        files.append(File.generated(config, name, content=text))
+    for source, page in TWICE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     for image in sorted(images()):
         files.append(File.generated(config, image, abs_src_path=str(ROOT / image)))
     return files
@@ -47,6 +39,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links to files that are not on the site become their names; images and pages that were added are found where they were put."""
     here = page.file.src_uri
+    if here in REFERENCE:
+        return "\n".join([markdown, *REFERENCE[here]()])
     if here in TWICE.values():
         markdown = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", markdown)
         return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)]*)\)", lambda found: _known(found, files), markdown)
@@ -89,51 +83,39 @@ def _table(rows: tuple[Setting, ...]) -> Iterator[str]:
         yield from ("", "No settings.", "")
 
 
-def settings() -> str:
+def settings() -> Iterator[str]:
     """Every kind of thing, everything of it, every setting."""
-    lines = ["# Settings of everything", "", "What `coterie list KIND NAME` shows, all of it."]
     for kind in Kind:
         if kind in (Kind.protocols, Kind.experiments):
             continue
-        lines += ["", f"## {kind.value.capitalize()}"]
+        yield from ("", f"## {kind.value.capitalize()}")
         for name, each in entries(kind).items():
-            lines += ["", f"### {name} {{ #{kind.value}-{name} }}", "", each.what, *_table(each.settings)]
-    return "\n".join(lines)
+            yield from ("", f"### {name} {{ #{kind.value}-{name} }}", "", each.what, *_table(each.settings))
 
 
-def experiment() -> str:
+def experiment() -> Iterator[str]:
     """The keys of an experiment file, table by table, and the experiments that come along."""
-    lines = [
-        "# Experiments",
-        "",
-        "An experiment is a TOML file. `coterie new my.toml` writes one with every key, `coterie show EXPERIMENT` resolves one.",
-    ]
     for table, where in TABLES.items():
-        lines += ["", f"## `[{table}]`" if table else "## At the top", *_table(settings_of(*where))]
-    lines += ["", "## Experiments that come along", "", "| name | what it is |", "|---|---|"]
-    lines += [f"| `{name}` | {each.what} |" for name, each in entries(Kind.experiments).items()]
-    return "\n".join(lines)
+        yield from ("", f"## `[{table}]`" if table else "## At the top", *_table(settings_of(*where)))
+    yield from ("", "## Experiments that come along", "", "| name | what it is |", "|---|---|")
+    yield from (f"| `{name}` | {each.what} |" for name, each in entries(Kind.experiments).items())
 
 
-def protocols() -> str:
+def protocols() -> Iterator[str]:
     """The table of protocols."""
-    rows = [f"| `{each.name}` | {each.model} | {each.data} | {each.sentence} |" for each in PROTOCOLS.values()]
-    intro = "A name means the same for every method. Those about clients are means over a fixed, seeded set of clients,"
-    intro += " and over all of them in the last round."
-    return "\n".join(["# Protocols", "", intro, "", "| protocol | whose model | on which data | what it is |", "|---|---|---|---|", *rows])
+    yield from ("", "| protocol | whose model | on which data | what it is |", "|---|---|---|---|")
+    yield from (f"| `{each.name}` | {each.model} | {each.data} | {each.sentence} |" for each in PROTOCOLS.values())
 
 
-def python() -> str:
+def python() -> Iterator[str]:
     """Every public name, by mkdocstrings."""
-    names = sorted(name for name in __all__ if not name.startswith("_"))
-    return "\n\n".join(["# Python", "What `import coterie` has.", *(f"::: coterie.{name}" for name in names)])
+    for name in sorted(name for name in __all__ if not name.startswith("_")):
+        yield from ("", f"::: coterie.{name}", "")
 
 
-def commands() -> str:
+def commands() -> Iterator[str]:
     """Every command with its arguments and options, as the command line itself describes them."""
-    lines = ["# Commands", "", "`coterie COMMAND --help` says the same."]
-    lines += _described("coterie", typer.main.get_command(app))
-    return "\n".join(lines)
+    yield from _described("coterie", typer.main.get_command(app))
 
 
 def _described(path: str, command: Any) -> Iterator[str]:
@@ -149,3 +131,13 @@ def _described(path: str, command: Any) -> Iterator[str]:
             yield f"| `{shown}` | {what} | {default} |"
     for name, each in inner.items():
         yield from _described(f"{path} {name}", each)
+
+
+REFERENCE = {
+    "reference/commands.md": commands,
+    "reference/experiment.md": experiment,
+    "reference/settings.md": settings,
+    "reference/protocols.md": protocols,
+    "reference/python.md": python,
+}
+"""Pages whose first lines are committed, so that links to them lead somewhere in a clone too, and what the site adds to each."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -174,7 +176,9 @@ def test_list(call, kind) -> None:
         (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2'"),
         (("compare", "digits-two-class", "--methods", "fedavg,local", "--set", "method.mu=1"), "none of fedavg, local has such a key"),
         (("run", "digits-two-class", "--changed-code"), "they need --resume"),
-        (("list", "method"), "method"),
+        (("list", "method"), "coterie list method: no such kind of thing, did you mean 'methods'?"),
+        (("clean", "nowhere"), "there is no run in nowhere"),
+        (("tune", "digits-two-class", "--over", "method.mu"), "--over method.mu: expected key=value,value"),
     ],
 )
 def test_mistakes_exit_2_with_a_sentence_and_write_nothing(call, tmp_path, words, sentence) -> None:
@@ -197,6 +201,22 @@ def test_help_comes_without_torch() -> None:
     code = "import sys, coterie.cli; assert not {'torch', 'sklearn', 'matplotlib'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+COMPLETED = """
+eval "$(coterie --show-completion bash)"
+offered() { COMP_WORDS=(coterie "$@") COMP_CWORD=$#; _coterie_completion coterie; echo "${COMPREPLY[*]}"; }
+offered rep
+offered run digits
+offered list meth
+offered list methods fedp
+"""
+
+
+def test_bash_completes_commands_experiments_kinds_and_names() -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(["bash", "-c", COMPLETED], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
+    assert done.stdout.splitlines() == ["reproduce report", "digits-two-class", "methods", "fedper fedproto fedprox"], done.stderr
 
 
 def test_bare_version_and_help(call) -> None:
@@ -222,6 +242,70 @@ def test_an_error_in_ones_own_code_is_one_sentence_with_its_place(call, tmp_path
     )
     code, _, err = call("run", "digits-two-class", *FAST, "--set", "method=my_broken_one:Broken")
     assert (code, err) == (1, "error: KeyError: 'key' (my_broken_one.py:5)\n")
+
+
+NOT_METHODS = """
+from typing import ClassVar
+from coterie import FedAvg, Method, Record, spec, task
+
+class Undecorated(Method):
+    pass
+
+@spec
+class Startless(Method):
+    pass
+
+class Forgetful(FedAvg):
+    def round(self, state, fed):
+        super().round(state, fed)
+
+class Unmeasured(FedAvg):
+    evaluates: ClassVar[tuple[str, ...]] = ("globel",)
+
+class Misread(FedAvg):
+    @task
+    def train(self, site, memory, message):
+        return Record(model=site.fit(message.group("modell"), None).params), memory
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "sentence"),
+    [
+        ("Undecorated", 2, "method 'not_quite:Undecorated' is not a dataclass: write @coterie.spec above its class"),
+        ("Startless", 2, "method 'startless' has no start(self, fed): expected one that returns the server's first state, a Record"),
+        ("Forgetful", 1, "method 'forgetful': round returned NoneType, expected the server's state, a Record"),
+        ("Unmeasured", 2, "evaluates = 'globel': no such model, did you mean 'global'?"),
+        ("Misread", 1, "the Record given to fit is empty; is that group in the message or the memory? (not_quite.py:22)"),
+        ("Forgetfull", 2, "method 'not_quite:Forgetfull': no such class there, did you mean 'Forgetful'?"),
+    ],
+)
+def test_what_is_wrong_with_a_method_of_ones_own_is_one_sentence(call, tmp_path, name, code, sentence) -> None:
+    (tmp_path / "not_quite.py").write_text(NOT_METHODS)
+    found, out, err = call("run", "digits-two-class", *FAST, "--set", f"method=not_quite:{name}")
+    assert (found, err.count("error: "), "Traceback" in out + err) == (code, 1, False), err
+    assert sentence in err
+
+
+def test_a_folder_to_write_to_is_not_a_file(call, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    assert call("run", "digits-two-class", *FAST, "--out", "file")[::2] == (
+        2,
+        "error: file is a file: expected a folder that is empty or not there yet\n",
+    )
+
+
+def test_a_file_of_ones_own_that_is_missing_was_looked_for_everywhere(call, tmp_path) -> None:
+    words = ("--set", 'data.source={name="csv",path="no.csv",label="x"}', "--data", "elsewhere")
+    _, _, err = call("run", "digits-two-class", *FAST, *words)
+    assert "error: elsewhere/no.csv is missing: csv was looked for in elsewhere, " in err
+    assert f"{tmp_path}; say where" in err
+
+
+def test_a_bare_list_shows_what_can_be_listed(call) -> None:
+    assert "fedprox" in json.loads(call("list", "--json")[1])["methods"]
+    code, out, _ = call("list")
+    assert (code, "partitions" in out, "dirichlet" in out) == (0, True, True)
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(call, tmp_path) -> None:

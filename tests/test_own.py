@@ -93,3 +93,13 @@ print(coterie.run(experiment, "run").summary["rounds"], len(coterie.compare(expe
 """
     done = subprocess.run([sys.executable, "-"], input=script, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1 2\n"), done.stderr
+
+
+def test_a_script_without_a_guard_is_told_so_and_not_by_a_page_of_our_code(tmp_path) -> None:
+    (tmp_path / "script.py").write_text(
+        'import coterie\ncoterie.run(coterie.Experiment.load("digits-two-class", ["rounds=1", "engine.workers=1"]), "run")\n'
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("put what the script does under `if __name__ == '__main__':`")
+    assert done.stderr.count("  File ") == 2, done.stderr

@@ -29,6 +29,7 @@ partition = { name = "iid", clients = 5 }
 model = { name = "mlp", hidden = [16] }
 method = "fedavg"
 training.optimiser = { name = "sgd", lr = 0.1 }
+engine = { name = "inline" }  # the bits are those of any
 
 [[tables]]
 name = "MLP"
@@ -236,6 +237,7 @@ model = { name = "mlp", hidden = [16] }
 method = "fedavg"
 new_clients = { count = 2, epochs = 3 }
 training.optimiser = { name = "sgd", lr = 0.1 }
+engine = { name = "inline" }  # the bits are those of any
 evaluation = { protocols = ["global", "local_val"], targets = [0.15] }
 
 [[tables]]

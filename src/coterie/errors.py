@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, ParamSpec, TypeVar
 
-__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest", "place_of"]
+__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest", "place_of", "without_ours"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *map(sysconfig.get_path, ("stdlib", "purelib"))))
 """Where code lies that is ours, Python's or a library's."""
@@ -76,3 +80,28 @@ def place_of(error: BaseException) -> str:
     passed = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in passed if not place[0].startswith((*NOT_THE_USERS, "<frozen"))]
     return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
+
+
+def without_ours(function: Callable[P, R]) -> Callable[P, R]:
+    """Have errors that are raised on purpose leave a function at once: their sentence says all, and forty lines of ours would hide it.
+
+    >>> @without_ours
+    ... def outer():
+    ...     return inner()
+    >>> def inner():
+    ...     raise RunError("too few replies")
+    >>> try:
+    ...     outer()
+    ... except RunError as error:
+    ...     print([frame.name for frame in traceback.extract_tb(error.__traceback__)])
+    ['<module>', 'called']
+    """
+
+    @functools.wraps(function)
+    def called(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            return function(*given, **named)
+        except CoterieError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return called

@@ -230,11 +230,11 @@ class Method(Spec):
 
     def start(self, fed: Federation) -> Record:
         """The server's first state; may ask clients, which the ledger counts as setup."""
-        raise NotImplementedError
+        raise UserError(f"method '{self.name}' has no start(self, fed): expected one that returns the server's first state, a Record")
 
     def round(self, state: Record, fed: Federation) -> Record:
         """The next state of the server, after any number of exchanges."""
-        raise NotImplementedError
+        raise UserError(f"method '{self.name}' has no round(self, state, fed): expected one that returns the server's next state, a Record")
 
     def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
         """The server's models in its state (`global`, `composed`); `site` has the server's network, wherever they are measured."""

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import UserError, place_of
+from coterie.errors import UserError, nearest, place_of
 
-__all__ = ["file_at", "imported", "look_in", "places"]
+__all__ = ["file_at", "imported", "look_in", "looked", "places"]
 
 _places: list[Path] = []
 
@@ -43,7 +43,17 @@ def file_at(path: str, folder: Path) -> Path:
     'data/no/such.npz'
     """
     given = Path(path).expanduser()
-    return next((each / given for each in (folder, *_places, Path.cwd()) if (each / given).exists()), folder / given)
+    return next((each / given for each in looked(path, folder) if (each / given).exists()), folder / given)
+
+
+def looked(path: str, folder: Path) -> list[Path]:
+    """The folders in which `file_at` looks for a path: the data folder first.
+
+    >>> looked("mine.npz", Path("data"))[0].as_posix(), looked("/data/mine.npz", Path("data"))
+    ('data', [PosixPath('/data')])
+    """
+    given = Path(path).expanduser()
+    return [given.parent] if given.is_absolute() else list(dict.fromkeys((folder, *_places, Path.cwd())))
 
 
 def imported(path: str, what: str) -> Any:
@@ -51,6 +61,10 @@ def imported(path: str, what: str) -> Any:
 
     >>> imported("math:tau", "")
     6.283185307179586
+    >>> imported("fractions:Fractoin", "model 'fractions:Fractoin'")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: model 'fractions:Fractoin': no such class there, did you mean 'Fraction'? Valid: Fraction
     >>> imported("mth:tau", "method 'mth:tau'")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
@@ -58,12 +72,16 @@ def imported(path: str, what: str) -> Any:
     """
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         looked = ", ".join(str(each) for each in dict.fromkeys((Path.cwd(), *_places)))
         where = f" (looked for in {looked} and where Python looks)" if error.name == module.split(".")[0] else place_of(error)
         raise UserError(f"{what} cannot be imported: {error}{where}") from None
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except (ImportError, SyntaxError) as error:
         raise UserError(f"{what} cannot be imported: {error}{place_of(error)}") from None
     except Exception as error:  # whatever a user's module does when it is imported
         raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}{place_of(error)}") from None
+    if not hasattr(found, name):
+        there = [each for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__]
+        raise UserError(f"{what}: no such class there, {nearest(name, there)}")
+    return getattr(found, name)

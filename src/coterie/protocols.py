@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from coterie.errors import UserError, nearest
 
@@ -88,7 +88,14 @@ def protocols_of(models: Iterable[Model]) -> tuple[str, ...]:
 
     >>> protocols_of(["personal"])
     ('local_post', 'local_val', 'intra', 'inter')
+    >>> protocols_of(["globel"])
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: evaluates = 'globel': no such model, did you mean 'global'? Valid: composed, global, personal, start
     """
+    models, known = tuple(models), get_args(Model)
+    if unknown := [model for model in models if model not in known]:
+        raise UserError(f"evaluates = '{unknown[0]}': no such model, {nearest(unknown[0], known)}")
     return tuple(name for model in models for name, each in PROTOCOLS.items() if each.model == model)
 
 

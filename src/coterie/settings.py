@@ -155,6 +155,8 @@ class Registry(Generic[S]):
             found = imported(name, f"{self.kind} '{name}'")
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 raise UserError(f"{self.kind} '{name}' is not a subclass of {self.base.__module__}.{self.base.__name__}")
+            if not dataclasses.is_dataclass(found):
+                raise UserError(f"{self.kind} '{name}' is not a dataclass: write @coterie.spec above its class")
             return found
         if name not in self.specs:
             raise UserError(f"{self.kind} '{name}' is unknown: {nearest(name, self)} (or package.module:Name)")

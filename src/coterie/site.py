@@ -193,6 +193,8 @@ class Site:
         **options: Unpack[Options],
     ) -> Fitted:
         """Train on this site's data (or `data`) from `start`; see `coterie.training.loop.fit`."""
+        if not start:
+            raise ValueError("nothing to train from: the Record given to fit is empty; is that group in the message or the memory?")
         wanted = Request(
             model or self.model(),
             start,

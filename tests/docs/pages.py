@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d,.]*")
-JUDGED = re.compile(r"no difference shown|higher|lower|too few seeds")
+JUDGED = re.compile(r"no difference shown|not shown|higher|lower|too few seeds")
 
 
 @dataclass(frozen=True)

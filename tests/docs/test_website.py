@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from coterie.running.rounds import run
 from coterie.testing import small_experiment
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (it is in the docs extra)")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,26 @@ def test_nothing_is_asked_of_another_host(site) -> None:
     pages = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
     assert len(pages) > 15
     assert [path.name for path in pages if ASKS.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium, or name one in $CHROMIUM")
+def test_search_works_on_a_site_that_is_opened_from_a_folder(site) -> None:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.goto((site / "index.html").as_uri())
+        page.fill(".md-search__input", "scaffold")
+        found = page.locator(".md-search-result__item a")
+        for _ in range(60):
+            page.press(".md-search__input", "End")  # whenever the search is ready, it looks at the next key
+            page.wait_for_timeout(500)
+            if found.count():
+                break
+        assert "methods.html" in str(found.first.get_attribute("href"))
+        assert said == []
+        browser.close()
 
 
 def test_the_page_of_the_ledger_has_every_event_and_field(tmp_path) -> None:

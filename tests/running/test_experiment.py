@@ -145,6 +145,8 @@ def test_a_file_that_is_missing_or_not_toml_is_a_sentence(tmp_path) -> None:
     broken.write_text("rounds = = 3")
     with pytest.raises(UserError, match=r"broken\.toml is not TOML"):
         Experiment.load(broken)
+    with pytest.raises(UserError, match=r"did you mean '.*broken\.toml'"):
+        Experiment.load(tmp_path / "borken.toml")
 
 
 def test_a_users_own_method_by_its_path() -> None:

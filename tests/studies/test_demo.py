@@ -23,6 +23,7 @@ method = "fedavg"
 data = { source = "digits", train = 100, test = 50 }
 partition = { name = "iid", clients = 2 }
 evaluation = { protocols = ["global", "local_post"], targets = [0.8] }
+engine = { name = "inline" }
 """
 
 

@@ -15,11 +15,18 @@ from coterie.testing import small_experiment
 PLAN = small_experiment(FedAvg()).replace(engine={"name": "inline"})
 
 
+HEARD: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> coterie.Tables:
-    return coterie.compare(
-        PLAN, ["fedavg", FedAvg(weighting="uniform"), "local"], [0, 1, 2], tmp_path_factory.mktemp("runs"), baseline="local"
-    )
+    methods, folder = ["fedavg", FedAvg(weighting="uniform"), "local"], tmp_path_factory.mktemp("runs")
+    heard = [lambda event: HEARD.append(f"{event['run']} {event['event']}")]
+    return coterie.compare(PLAN, methods, [0, 1, 2], folder, baseline="local", callbacks=heard)
+
+
+def test_callbacks_hear_every_run(found) -> None:
+    assert (HEARD.count("local seed 2 round"), HEARD.count("local seed 0 end")) == (PLAN.rounds, 1)
 
 
 def test_its_tables_are_shown_written_and_read_as_numbers(found) -> None:

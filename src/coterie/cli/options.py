@@ -7,14 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 
+from coterie.cli.catalogue import Kind, entries
 from coterie.errors import UserError
 
-__all__ = ["RUNS", "DataFolder", "ExperimentFile", "Jobs", "Json", "Out", "Quiet", "Set", "SetAll", "Track", "seeds_of"]
+__all__ = ["EXPERIMENT", "RUNS", "DataFolder", "ExperimentFile", "Jobs", "Json", "Out", "Quiet", "Set", "SetAll", "Track", "seeds_of"]
 
 RUNS = Path("runs")
 """Where runs go unless somebody says otherwise."""
 
-ExperimentFile = Annotated[str, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")]
+EXPERIMENT = typer.Argument(
+    help="An experiment file, or the name of one that comes with Coterie.", autocompletion=lambda: list(entries(Kind.experiments))
+)
+"""A shell completes names that come with Coterie, and files where none fits."""
+ExperimentFile = Annotated[str, EXPERIMENT]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override any key, e.g. training.epochs=5. Repeatable.")]
 SetAll = Annotated[
     list[str] | None,

@@ -47,10 +47,7 @@ def inventory(*folders: Path) -> list[Listed]:
     ...
     coterie.errors.UserError: there is no run in no/such/folder: expected folders with a file ledger.jsonl in or below them
     """
-    found = _folders(folders)
-    if not found:
-        raise UserError(f"there is no run in {', '.join(map(str, folders))}: expected folders with a file {LEDGER} in or below them")
-    return [_listed(folder) for folder in found]
+    return [_listed(folder) for folder in _folders(folders)]
 
 
 def going_on(folder: Path) -> bool:
@@ -90,6 +87,8 @@ def _folders(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         for ledger in ledgers_in(folder):
             real.setdefault(ledger.parent.resolve(), ledger.parent)
+    if not real:
+        raise UserError(f"there is no run in {', '.join(map(str, folders))}: expected folders with a file {LEDGER} in or below them")
     return list(real.values())
 
 

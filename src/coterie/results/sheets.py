@@ -133,6 +133,7 @@ def _costs(found: Contrast) -> Sheet:
     words = ["a run, on average; setup: before the first round"]
     words += ["steps: gradient steps of all clients, pretraining included"] if worked else []
     words += [f"measuring personal models took {extra:,} further steps"] if extra else []
+    words += ["seconds: when the run was made, beside whatever else ran then"]
     return Sheet("what it cost", columns, list(map(row, found.standings)), "; ".join(words))
 
 

@@ -29,7 +29,8 @@ def find(path: str | Path) -> Path:
     known = embedded()
     if str(path) in known:
         return known[str(path)]
-    raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), known)}")
+    files = (str(file) for file in Path(path).parent.glob("*.toml"))
+    raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), [*files, *known])}")
 
 
 def load_toml(path: Path) -> dict[str, Any]:

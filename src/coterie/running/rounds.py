@@ -19,8 +19,9 @@ from coterie import durable
 from coterie.devices import find
 from coterie.engines import Inline
 from coterie.engines.engine import Engine, RunContext
-from coterie.errors import Interrupted, RunError, UserError
+from coterie.errors import Interrupted, RunError, UserError, without_ours
 from coterie.ledger import LEDGER, Ledger, Listener
+from coterie.method import Method
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
@@ -40,6 +41,7 @@ PLATEAU = 0.005
 """A new client has arrived when its accuracy is this close to its plateau."""
 
 
+@without_ours
 def run(
     experiment: Experiment,
     folder: Path | str | None = None,
@@ -69,6 +71,8 @@ def run(
     chosen.warm()
     population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
+    if where.exists() and not where.is_dir():
+        raise UserError(f"{where} is a file: expected a folder that is empty or not there yet")
     if where.exists() and any(where.iterdir()):
         raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     durable.make_folder(where)
@@ -85,6 +89,7 @@ def run(
         return _go(experiment, population, where, ledger, chosen, Latest())
 
 
+@without_ours
 def resume(
     folder: Path | str,
     *,
@@ -171,7 +176,7 @@ def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, 
     if checkpoint is None:
         fed.ledger.write("partition", **fed.context.population.describe())
         _count_setup(experiment, fed)
-        state, last = method.start(fed), 0
+        state, last = _state(method, "start", method.start(fed)), 0
         fed.finish()
         checkpoints.save(fed, state, 0, done=False)
     else:
@@ -198,7 +203,7 @@ def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: i
     protocols = experiment.protocols if round % settings.every == 0 or final else ()
     fixed = experiment.evaluated(len(fed.clients))
     fed.begin(round, experiment.cohort_of(round, len(fed.clients)), protocols, experiment.evaluated(len(fed.clients), final=final))
-    state = experiment.method.round(state, fed)
+    state = _state(experiment.method, "round", experiment.method.round(state, fed))
     fed.finish()
     found = evaluate(fed, state, fixed, final=final) if protocols else {}
     fed.ledger.write("round", round=round, seconds=time.perf_counter() - began, where=dict(sorted(fed.seconds.items())))
@@ -206,6 +211,13 @@ def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: i
         raise RunError(f"round {round}: nothing was measured under {', '.join(missing)}; {_why_nothing(experiment, missing[0])}")
     reached = settings.stop_at is not None and bool(protocols) and found[protocols[0]] >= settings.stop_at
     return state, reached
+
+
+def _state(method: Method, function: str, given: object) -> Record:
+    """What a method says is the server's state, if it can be one."""
+    if not isinstance(given, Record):
+        raise RunError(f"method '{method.name}': {function} returned {type(given).__name__}, expected the server's state, a Record")
+    return given
 
 
 def _why_nothing(experiment: Experiment, protocol: str) -> str:

@@ -22,7 +22,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.files import assign, toml_value
 from coterie.running.provenance import origin
 
-__all__ = ["Arm", "arm", "arms_of", "grid_of", "leaves", "split", "unreached"]
+__all__ = ["Arm", "arm", "arms_of", "check_keys", "grid_of", "leaves", "split", "unreached"]
 
 OPENING, CLOSING = "([{", ")]}"
 
@@ -86,7 +86,7 @@ def arms_of(
     grid, shared, own = grid or {}, *_parted(overrides or {})
     base = experiment.overridden(shared) if shared else experiment
     chosen = [_chosen(base, each, own) for each in methods]
-    _check_keys({**own, **grid}, [each.method for each in chosen])
+    check_keys({**own, **grid}, [each.method for each in chosen])
     _check_grid(grid)
     arms: dict[Path, Arm] = {}
     for each in chosen:
@@ -99,8 +99,8 @@ def arms_of(
     return list(arms.values())
 
 
-def grid_of(axes: Sequence[str]) -> dict[str, list[Any]]:
-    """Axes like `training.batch=10,all` as keys and their values.
+def grid_of(axes: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
+    """Axes like `training.batch=10,all` as keys and their values; `option` is what messages call them.
 
     >>> grid_of(["method.mu=0.01,0.1", "training.batch=10,all"])
     {'method.mu': [0.01, 0.1], 'training.batch': [10, 'all']}
@@ -109,7 +109,7 @@ def grid_of(axes: Sequence[str]) -> dict[str, list[Any]]:
     for axis in axes:
         key, equals, text = axis.partition("=")
         if not (key.strip() and equals and text.strip()):
-            raise UserError(f"--grid {axis}: expected key=value,value, such as method.mu=0.01,0.1")
+            raise UserError(f"{option} {axis}: expected key=value,value, such as method.mu=0.01,0.1")
         grid[key.strip()] = [toml_value(part) for part in split(text)]
     return grid
 
@@ -209,7 +209,14 @@ def _keys(method: Method) -> list[str]:
     return [field.name for field in fields(method)]  # type: ignore[arg-type]
 
 
-def _check_keys(wanted: Mapping[str, Any], methods: Sequence[Method]) -> None:
+def check_keys(wanted: Mapping[str, Any], methods: Sequence[Method]) -> None:
+    """Raise a UserError for a `method.key` that none of the methods has.
+
+    >>> check_keys({"method.muu": [0.1, 1.0]}, [METHODS.resolve("fedprox")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: method.muu = [0.1, 1.0]: none of fedprox has such a key, did you mean 'mu'? Valid: ...
+    """
     for key, value in wanted.items():
         if not any(_has(method, key) for method in methods):
             known = {name for method in methods for name in _keys(method)}

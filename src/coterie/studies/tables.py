@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import durable
+from coterie.errors import without_ours
+from coterie.ledger import Event, Listener
 from coterie.results.comparison import Contrast, check_baseline, contrast, read_arms
 from coterie.results.sheets import comparison, formatted
 from coterie.results.tables import Sheet, as_html, as_markdown
 from coterie.running.experiment import Experiment
 from coterie.studies import compare as study
-from coterie.studies.arms import arms_of
+from coterie.studies.arms import Arm, arms_of
 from coterie.studies.compare import Compared
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class Tables:
         return "".join(map(as_html, self.sheets)) + f"<p>{self.folder}</p>"
 
 
+@without_ours
 def compare(
     experiment: Experiment,
     methods: Sequence[Any],
@@ -93,6 +96,7 @@ def compare(
     baseline: str | None = None,
     data: Path | None = None,
     jobs: int | None = None,
+    callbacks: Sequence[Listener] = (),
 ) -> Tables:
     """Run several methods on one experiment, reuse what is in the folder, and put them side by side: `coterie compare` from Python.
 
@@ -106,6 +110,7 @@ def compare(
         baseline: what the others are compared with; the first, unless said.
         data: the data folder.
         jobs: how many run at once; one a core, unless said.
+        callbacks: functions that are given every event of every run as it happens, with its title as `run`, such as `coterie.Progress()`.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=1", "evaluation.protocols=[\\"global\\"]", "engine.name=inline"])
@@ -115,6 +120,14 @@ def compare(
     """
     arms = arms_of(experiment, methods, seeds, Path(folder), grid, overrides=overrides, data=data)
     check_baseline(baseline, {arm.label for arm in arms})
-    found = Tables(study.compare(arms, lambda arm: nullcontext(()), data=data, jobs=jobs).complete(), baseline)
+
+    def watch(arm: Arm) -> AbstractContextManager[Sequence[Listener]]:
+        return nullcontext([partial(_titled, arm.title, callback) for callback in callbacks])
+
+    found = Tables(study.compare(arms, watch, data=data, jobs=jobs).complete(), baseline)
     found.write()
     return found
+
+
+def _titled(title: str, callback: Listener, event: Event) -> None:
+    callback({**event, "run": title})

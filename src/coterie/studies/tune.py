@@ -18,7 +18,7 @@ from coterie import durable
 from coterie.errors import UserError
 from coterie.results.statistics import Estimate, estimate
 from coterie.running.experiment import Experiment
-from coterie.studies.arms import Arm, arms_of
+from coterie.studies.arms import Arm, arms_of, check_keys
 from coterie.studies.compare import Watch, compare
 
 __all__ = ["Tried", "Tuning", "chosen_arms", "tune", "tuning_arms"]
@@ -99,8 +99,7 @@ def tuning_arms(
         grid = {key: values for key, values in over.items() if not key.startswith("method.") or _has(planned, key)}
         arms = arms_of(base, [base.method], seeds, folder, grid, **more)
         found[planned.method.name] = arms
-    if not any(len(arms) > len(seeds) for arms in found.values()):
-        raise UserError(f"--over {', '.join(over)}: none of {', '.join(found)} has such a key")
+    check_keys(over, [arms[0].experiment.method for arms in found.values()])
     return found
 
 

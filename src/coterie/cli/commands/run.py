@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie import forking
-from coterie.cli.options import DataFolder, Json, Out, Quiet, Set, Track
+from coterie.cli.options import EXPERIMENT, DataFolder, Json, Out, Quiet, Set, Track
 from coterie.cli.sentences import console, kept, note, say
 from coterie.errors import UserError
 
@@ -23,7 +23,7 @@ __all__ = ["run"]
 
 
 def run(
-    experiment: Annotated[str | None, typer.Argument(help="An experiment file, or the name of one that comes with Coterie.")] = None,
+    experiment: Annotated[str | None, EXPERIMENT] = None,
     overrides: Set = None,
     out: Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,

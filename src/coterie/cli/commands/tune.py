@@ -41,7 +41,7 @@ def tune(
     plan = Experiment.load(experiment, overrides or ())
     names: list[Any] = [*split(methods)] or [plan.method]
     folder = out or RUNS / f"{plan.name}-tuned"
-    grids = study.tuning_arms(plan, names, grid_of(over), seeds_of(tuning_seeds, "--tuning-seeds"), folder / "tuning", data=data)
+    grids = study.tuning_arms(plan, names, grid_of(over, "--over"), seeds_of(tuning_seeds, "--tuning-seeds"), folder / "tuning", data=data)
     with watched([arm for arms in grids.values() for arm in arms], None, quiet=quiet) as watch:
         found = study.tune(grids, watch, budget=budget, data=data, jobs=jobs)
     arms = study.chosen_arms(plan, names, found, seeds_of(seeds), folder, data=data)

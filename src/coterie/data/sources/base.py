@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from coterie.data.pool import Pool
 from coterie.data.sources.blocks import build, npz_counts, read_npz
 from coterie.errors import UserError
+from coterie.own import looked
 from coterie.settings import Spec, spec
 
 __all__ = ["File", "Found", "Parted", "Source", "matches"]
@@ -117,7 +118,8 @@ class Source(Spec):
         """What is found under `folder`; where that is not what was asked for, a sentence that says what to do."""
         found = self.found(folder)
         if found is None:
-            raise UserError(f"{self.lacking(folder)}: {self.name} was looked for in {folder}; {self.advice()}{self._other(folder)}")
+            where = ", ".join(map(str, looked(own, folder) if (own := getattr(self, "path", None)) else [folder]))
+            raise UserError(f"{self.lacking(folder)}: {self.name} was looked for in {where}; {self.advice()}{self._other(folder)}")
         return found
 
     def _other(self, folder: Path) -> str:

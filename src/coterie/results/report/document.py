@@ -19,10 +19,12 @@ h1 { line-height: 1.2; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; }
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th:not(:last-child), td:not(:last-child) { white-space: nowrap; }
+td:last-child { min-width: 9rem; }
 .wide { overflow-x: auto; }
 iframe { width: 100%; height: 85vh; border: 1px solid var(--line); border-radius: 6px; }
 figure { margin: 1rem 0; padding: .5rem; background: #fff; border-radius: 6px; overflow-x: auto; }
-figure svg { display: block; max-width: 100%; height: auto; margin: auto; }
+figure svg { display: block; width: 100%; min-width: 36rem; max-width: 60rem; height: auto; margin: auto; }
 summary { cursor: pointer; padding: .5rem 0; }
 .claims { list-style: none; padding: 0; }
 .claims li { padding: .6rem 0 .6rem .8rem; margin: .6rem 0; border-left: 4px solid var(--line); }

@@ -110,7 +110,7 @@ def _frugal(report: Report, protocol: str) -> list[Card]:
             fewest = "" if alone else "fewest "
             heads = [f"{fewest}{what} to {title}".capitalize() for what in ("rounds", "bytes")]
             return [
-                {"title": heads[0], "value": f"{_took(rounds, 'round'):,.4g}", "detail": rounds.label},
+                {"title": heads[0], "value": f"{_took(rounds, 'round'):,.1f}".removesuffix(".0"), "detail": rounds.label},
                 {"title": heads[1], "value": amount(_took(sent, "bytes")), "detail": f"{sent.label}, up and down, setup included"},
             ]
     return _spent(report, rivals, f"no method reached {share(targets[-1])} with every seed" if targets else "no target was set")

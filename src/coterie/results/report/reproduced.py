@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from coterie.results.report.document import document, drawn, listed, tabled
@@ -18,6 +20,10 @@ from coterie.style import colour, styled
 
 __all__ = ["figure_of", "intervals_of", "study_page"]
 
+LABEL = 48
+"""Letters in a line of what a comparison is called."""
+CLAIMED = 0.08
+"""How dark it is where a claim says that an effect lies."""
 WIDTH = 7.0
 """Inches: two columns of most papers."""
 SIGNS = {"shown": ("o", 2, "shown"), "shown contrary": ("s", 1, "contrary"), "not shown": ("D", 4, "unshown")}
@@ -64,28 +70,50 @@ def intervals_of(result: Mapping[str, Any]) -> Figure | None:
     if not units:
         return None
     counts = [sum(each["unit"] == unit for _, each in found) for unit in units]
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(found) + 0.5 * len(units)), layout="constrained")
+    names = {id(each): fill(f"{number}  {in_short(each['comparison'])}", LABEL) for number, each in found}
+    row = 0.1 + 0.13 * max(name.count("\n") + 1 for name in names.values())
+    figure = Figure(figsize=(WIDTH, 0.9 + row * len(found) + 0.5 * len(units)), layout="constrained")
     panels = figure.subplots(len(units), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + count for count in counts]})
     for panel, unit in zip(panels[:, 0], units, strict=True):
-        mine = [(number, each) for number, each in found if each["unit"] == unit]
-        for y, (_, each) in enumerate(mine):
+        mine = [each for _, each in found if each["unit"] == unit]
+        for y, each in enumerate(mine):
             _interval(panel, y, each)
         panel.axvline(1 if unit == "ratio" else 0, color="#000000", linewidth=0.8)
         if unit == "ratio":
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter(ScalarFormatter())
             panel.xaxis.set_minor_formatter(NullFormatter())
-        for y, (_, each) in enumerate(mine):
+        for y, each in enumerate(mine):
             _region(panel, y, each)
         panel.set_ylim(len(mine) - 0.5, -0.5)
-        panel.set_yticks(range(len(mine)), [fill(f"{number}  {each['comparison']}", 60) for number, each in mine])
+        panel.set_yticks(range(len(mine)), [names[id(each)] for each in mine])
         panel.set_xlabel(AXES[unit])
     outcomes = dict.fromkeys(each["outcome"] for _, each in found)
     handles = [
         Line2D([], [], marker=SIGNS[name][0], color=colour(SIGNS[name][1]), label=name, markersize=4) for name in SIGNS if name in outcomes
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    claimed = Patch(color="#000000", alpha=CLAIMED, linewidth=0, label="where the claim says that it lies")
+    figure.legend(handles=[*handles, claimed], loc="outside lower center", ncols=4)
     return figure
+
+
+def in_short(comparison: str) -> str:
+    """What is compared with what, said once where it is the same on both sides.
+
+    >>> in_short("MNIST, IID / FML / last accuracy > MNIST, IID / alone / last accuracy")
+    'MNIST, IID, last accuracy: FML > alone'
+    >>> in_short("MNIST / noisy / last accuracy ~ MNIST / clean / last accuracy within 0.01")
+    'MNIST, last accuracy: noisy ~ clean within 0.01'
+    >>> in_short("MNIST / FML / last accuracy > 0.9")
+    'MNIST / FML / last accuracy > 0.9'
+    """
+    found = re.fullmatch(r"(.+?) ([<>~]) (.+?)( within .+)?", comparison)
+    sides = [side.split(" / ") for side in found.group(1, 3)] if found else []
+    if found is None or len(sides[0]) != len(sides[1]):  # with a number, or with several cells
+        return comparison
+    same = [one for one, two in zip(*sides, strict=True) if one == two]
+    left, right = (" / ".join(part for part in side if part not in same) for side in sides)
+    return f"{', '.join(same)}{': ' if same else ''}{left} {found.group(2)} {right}{found.group(4) or ''}"
 
 
 def study_page(
@@ -133,7 +161,7 @@ def _region(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
     """Where the claim says that the effect lies, as far as the panel reaches."""
     scale, (left, right) = 100 if found["unit"] == "points" else 1, panel.get_xlim()
     low, high = (edge if end is None else scale * end for end, edge in zip(found["claimed"], (left, right), strict=True))
-    panel.broken_barh([(low, max(high - low, 0))], (y - 0.42, 0.84), color="#000000", alpha=0.06, linewidth=0, zorder=0)
+    panel.broken_barh([(low, max(high - low, 0))], (y - 0.42, 0.84), color="#000000", alpha=CLAIMED, linewidth=0, zorder=0)
     panel.set_xlim(min(left, low), max(right, high))
 
 
