@@ -353,6 +353,24 @@ def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_p
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
 
 
+def test_a_run_goes_on_with_other_code_only_where_that_is_said(tmp_path, monkeypatch) -> None:
+    plan, desk = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), Desk(people(tmp_path))
+
+    def die(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 2:
+            raise KeyboardInterrupt
+        return answer
+
+    desk.change = die
+    with pytest.raises(Interrupted):
+        deploy(tmp_path / "deployment", plan, desk)
+    desk.change = lambda asked, answer: answer
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "another")
+    with pytest.raises(UserError, match="the code changed since the run"):
+        conduct(desk, tmp_path / "deployment")
+    assert conduct(desk, tmp_path / "deployment", changed_code=True).summary["rounds"] == 2
+
+
 def test_a_run_that_is_over_waits_for_nobody(tmp_path) -> None:
     there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1), Desk(people(tmp_path)))
     assert conduct(Desk({}), tmp_path / "deployment").summary == there.summary

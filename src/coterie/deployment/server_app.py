@@ -163,7 +163,7 @@ def end_with_server(folder: Path) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> Any:
+def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None, *, changed_code: bool = False) -> Any:
     """Wait for the participants, then run the experiment, or go on with it; who has an entry in `nodes` must come from there."""
     from coterie.deployment.folders import miscount, registered
     from coterie.deployment.models import Choices
@@ -188,7 +188,7 @@ def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> 
         engine.gather(deployment.wait)
     if begun:
         deployment.say("going on from the last checkpoint")
-        return resume(where, engine=engine, callbacks=listeners)
+        return resume(where, engine=engine, callbacks=listeners, changed_code=changed_code)
     experiment = choices.begin()
     if experiment.data.source[0].name == "participants":
         missing = [name for name in names if name not in engine.hellos]
@@ -226,7 +226,7 @@ def main(grid: Any, context: Any) -> None:
         end_with_server(folder)
         durable.write(folder / PID, f"{os.getpid()}\n")
         try:
-            result = conduct(GridPost(grid), folder, _nodes(settings["nodes"]))
+            result = conduct(GridPost(grid), folder, _nodes(settings["nodes"]), changed_code=bool(context.run_config["changed_code"]))
         except Exception as error:
             deployment.say(f"failed: {type(error).__name__}: {error}")
             durable.write(folder / STATUS, json.dumps({"state": "failed", "words": str(error)}) + "\n")
