@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from rich.console import Console
-from tests.deployment.post import NAMES, Desk, deploy, people
+from tests.deployment.post import NAMES, Clock, Desk, deploy, people
 
 from coterie.cli.attendance import Attendance
 from coterie.cli.commands import deploy as command
@@ -46,8 +46,7 @@ def test_before_anybody_is_there_everybody_is_waited_for(tmp_path) -> None:
 
 
 def test_it_shows_who_is_in_who_is_late_and_everybodys_bytes(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coterie.engines.flower.POLL", 0.0)
-    monkeypatch.setattr("coterie.engines.flower.LOOK", 0.0)
+    monkeypatch.setattr("coterie.engines.flower.time", Clock())
     seen: dict[str, list[str]] = {}
 
     def change(asked: Letter, answer: Letter) -> Letter | None:
@@ -72,8 +71,7 @@ def test_it_shows_who_is_in_who_is_late_and_everybodys_bytes(tmp_path, monkeypat
 
 
 def test_where_there_is_no_terminal_a_round_is_a_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coterie.engines.flower.POLL", 0.0)
-    monkeypatch.setattr("coterie.engines.flower.LOOK", 0.0)
+    monkeypatch.setattr("coterie.engines.flower.time", Clock())
     there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=2, cohort=1.0), Desk(people(tmp_path)))
     lines = [line for line in (tmp_path / "deployment" / "deployment.log").read_text().splitlines() if "round" in line]
     assert len(lines) == 2

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.deployment.post import Clock
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _clock(monkeypatch) -> None:
     """Who sits in this process is not waited for."""
-    for name in ("POLL", "LOOK"):
-        monkeypatch.setattr(f"coterie.engines.flower.{name}", 0.0)
+    monkeypatch.setattr("coterie.engines.flower.time", Clock())

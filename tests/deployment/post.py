@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,22 @@ NAMES = ["north", "east", "south", "west", "far-away"]
 
 Change = Callable[[Letter, Letter], Answer | None]
 """Given what was asked and what was answered, what arrives; None where nothing does."""
+
+
+class Clock:
+    """The engine's time where everybody sits in one room: nobody answers later than at once, so waiting takes none."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+    def time(self) -> float:
+        return time.time()
 
 
 class Desk:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
 from contextlib import contextmanager
+from math import nan
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.deployment.lies import LIES
-from tests.deployment.post import NAMES, Desk, deploy, files, people
+from PIL import Image
+from tests.deployment.lies import LIES, ending
+from tests.deployment.post import NAMES, Clock, Desk, deploy, files, people
 from tests.deployment.processes import Stage
 
 from coterie.deployment.keys import make_keys
@@ -25,6 +29,7 @@ from coterie.hostile import BEHAVIOURS
 from coterie.methods import METHODS
 from coterie.population import Population
 from coterie.running.admission import Admission
+from coterie.running.experiment import Experiment
 from coterie.testing import Trial, small_experiment, try_engine
 
 pytest.importorskip("flwr")
@@ -81,6 +86,58 @@ def test_who_answers_badly_three_times_is_no_longer_asked(tmp_path) -> None:
     deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), desk)
     assert sum(node == 101 and letter.fields["kind"] == "job" for node, letter in desk.asked) == 3
     assert "no longer asked, after 3 bad answers in a row" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_who_sends_what_is_not_let_in_three_times_is_no_longer_asked(tmp_path) -> None:
+    """An answer that can be read, and of which the server's rules say no."""
+    desk = Desk(people(tmp_path), lambda asked, answer: ending(nan)(answer, answer) if asked.fields.get("client") == 1 else answer)
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), desk)
+    assert [letter.fields["round"] for node, letter in desk.asked if node == 101 and letter.fields["kind"] == "job"] == [1, 2, 3]
+    assert "round 5: east was dropped: client 1, task 'train', round 5: it is no longer asked, after 3 bad answers in a row" in log(
+        tmp_path
+    )
+    assert json.loads((tmp_path / "deployment" / "participants.json").read_text())["east"][0] == "no longer asked"
+
+
+def test_a_good_answer_makes_up_for_two_bad_ones(tmp_path) -> None:
+    def lie(asked: Letter, answer: Letter) -> Letter:
+        wrong = asked.fields.get("client") == 1 and asked.fields["round"] != 3
+        return ending(nan)(answer, answer) if wrong else answer
+
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=5, cohort=1.0), Desk(people(tmp_path), lie))
+    assert [f"round {round}: east was dropped" in log(tmp_path) for round in range(1, 6)] == [True, True, False, True, True]
+    assert "no longer asked" not in log(tmp_path)
+
+
+@pytest.mark.parametrize(("claimed", "most"), [(10**12, "10,000,000"), (0, "10,000,000"), (61, "60")])
+def test_who_registers_with_a_number_that_cannot_be_is_not_let_in(claimed, most, tmp_path) -> None:
+    """Where the server has no data it knows of samples what participants say, makes a row for each, and weighs by them."""
+    names = ["north", "south"]
+    for at in range(100):
+        where = tmp_path / "data" / names[at % 2] / str(at // 2 % 5)
+        where.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 2 * at, np.uint8)).save(where / f"{at}.png")
+    source = {"name": "participants", "labels": [str(label) for label in range(5)], "size": 8, "channels": 1}
+    table = small_experiment(METHODS.resolve("fedavg"), rounds=1, cohort=1.0).resolved()
+    admission = {} if most == "10,000,000" else {"max_examples": 60}
+    plan = Experiment.parse(
+        table | {"data": {"source": source}, "partition": "domains", "admission": admission, "evaluation": {"protocols": ["local_post"]}}
+    )
+    lied: list[Letter] = []
+
+    def lie(asked: Letter, answer: Letter) -> Letter:
+        if answer.fields.get("name") == "south" and not lied:
+            lied.append(answer)
+            return Letter({**answer.fields, "samples": claimed})
+        return answer
+
+    desk = Desk({at: Participant(name, tmp_path / name, tmp_path / "data" / name, engine=Inline) for at, name in enumerate(names)}, lie)
+    Deployment.new(tmp_path / "deployment", deployable(plan, names), names, 2).begun()
+    assert conduct(desk, tmp_path / "deployment").summary["rounds"] == 1
+    words = f"'south' is not let in: it says it has {claimed:,} samples, expected 1 to {most} (admission.max_examples)"
+    assert words in log(tmp_path)
+    assert "south is in, with 40 samples" in log(tmp_path)
+    assert "was dropped" not in log(tmp_path)
 
 
 def test_answers_that_have_changed_places_are_not_believed(tmp_path) -> None:
@@ -157,8 +214,7 @@ SENT = [name for name, each in BEHAVIOURS.items() if not each.isolated and name.
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory) -> Trial:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("POLL", "LOOK"):
-            patch.setattr(f"coterie.engines.flower.{name}", 0.0)
+        patch.setattr("coterie.engines.flower.time", Clock())
         return try_engine(lambda: Deployed(tmp_path_factory.mktemp("homes")), SENT, deadline=600.0)
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +31,7 @@ EXPERIMENT = """
 name = "trial"
 rounds = {rounds}
 data = {{ source = "digits", train = 300, test = 100 }}
-partition = {{ name = "iid", clients = 3 }}
+partition = {{ name = "iid", clients = {clients} }}
 model = {{ name = "mlp", hidden = [16] }}
 method = "ditto"
 training = {{ epochs = {epochs} }}
@@ -52,13 +52,18 @@ datetime.datetime = Skewed
 
 @contextmanager
 def staged(
-    folder: Path, *settings: str, rounds: int = 3, epochs: int = 150, west: Callable[[Stage], None] | None = None
+    folder: Path,
+    *settings: str,
+    rounds: int = 3,
+    epochs: int = 150,
+    names: Sequence[str] = NAMES,
+    west: Callable[[Stage], None] | None = None,
 ) -> Iterator[Stage]:
-    """Server and participants, in the first round."""
-    (folder / "experiment.toml").write_text(EXPERIMENT.format(rounds=rounds, epochs=epochs))
+    """Server and participants, the last of whom is west, in the first round."""
+    (folder / "experiment.toml").write_text(EXPERIMENT.format(rounds=rounds, epochs=epochs, clients=len(names)))
     with Stage(folder) as stage:
-        stage.server("--clients", ",".join(NAMES), OPEN, *(word for each in settings for word in ("--set", each)))
-        for name in NAMES[:2]:
+        stage.server("--clients", ",".join(names), OPEN, *(word for each in settings for word in ("--set", each)))
+        for name in names[:-1]:
             stage.client(name, OPEN)
         (west or (lambda stage: stage.client("west", OPEN)))(stage)
         stage.until("north is in")
@@ -115,7 +120,7 @@ def test_a_kill_and_a_cut_connection_cost_nothing(tmp_path) -> None:
             proxy.lead_to(stage.port)
             stage.client("west", OPEN, port=proxy.port)
 
-        with staged(tmp_path, rounds=2, epochs=20, west=through) as stage:
+        with staged(tmp_path, rounds=2, epochs=20, names=("north", "west"), west=through) as stage:
             stage.until("round 1 took")
             stage.kill("north")
             proxy.cut()
@@ -216,7 +221,7 @@ def skewed(folder: Path, seconds: float) -> dict[str, str]:
 @long
 def test_a_clock_that_is_three_minutes_slow_costs_nothing(tmp_path) -> None:
     make_keys(tmp_path / "keys", NAMES)
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5, clients=len(NAMES)))
     with Stage(tmp_path) as stage:
         stage.server("--clients", ",".join(NAMES), "--set", "admission.deadline=60")
         for name in NAMES[:2]:
@@ -229,7 +234,7 @@ def test_a_clock_that_is_three_minutes_slow_costs_nothing(tmp_path) -> None:
 def test_a_clock_that_is_a_minute_fast_is_not_let_in(tmp_path) -> None:
     """By Flower's rule: a signature may be five minutes old, and five seconds from the future."""
     make_keys(tmp_path / "keys", NAMES)
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(rounds=2, epochs=5, clients=len(NAMES)))
     with Stage(tmp_path) as stage:
         stage.server("--clients", ",".join(NAMES))
         stage.until("listening", tmp_path / "server.out")

@@ -14,7 +14,7 @@ from tests.deployment.post import NAMES, Desk, deploy, files, people
 
 from coterie import durable
 from coterie.deployment.participant import Participant
-from coterie.deployment.server_app import conduct, deployable
+from coterie.deployment.server_app import Deployment, conduct, deployable
 from coterie.engines import Inline, Job
 from coterie.engines.flower import Answer, Lost
 from coterie.engines.serving import fields_of
@@ -60,6 +60,15 @@ def test_what_left_is_written_down_where_it_left(tmp_path) -> None:
     assert {line["kinds"]["weights"] for line in lines} == {4 * (64 * 16 + 16 + 16 * 10 + 10)}
 
 
+def test_what_cannot_be_written_down_does_not_leave_now_or_later(tmp_path) -> None:
+    north = Reader(tmp_path)
+    (tmp_path / "sent.jsonl").mkdir()
+    assert "Is a directory" in str(north.ask("hear", 1, 1, None, x=5))
+    (tmp_path / "sent.jsonl").rmdir()
+    assert north.ask("hear", 1, 1, None, x=5) == 0
+    assert [json.loads(line)["exchange"] for line in (tmp_path / "sent.jsonl").read_text().splitlines()] == ["1-1"]
+
+
 def test_a_letter_that_comes_twice_is_answered_twice_and_done_once(tmp_path) -> None:
     desk = Desk(people(tmp_path))
     deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2), desk)
@@ -92,6 +101,17 @@ def test_what_may_not_leave_does_not(tmp_path) -> None:
     assert all("activations" not in json.loads(line)["kinds"] for line in (tmp_path / "north" / "sent.jsonl").read_text().splitlines())
 
 
+def test_what_may_not_leave_any_more_is_not_said_again(tmp_path) -> None:
+    desk = Desk(people(tmp_path))
+    deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("fedavg"), rounds=1, cohort=1.0), desk)
+    node, letter = next((node, letter) for node, letter in desk.asked if letter.fields["kind"] == "job")
+    assert desk.participants[node].answer(letter).body
+    desk.participants[node].never = frozenset({"weights"})
+    said = desk.participants[node].answer(letter)
+    assert "does not send weights (--never-send)" in str(said.fields["error"])
+    assert said.body == b""
+
+
 def test_who_does_not_agree_does_not_take_part_and_is_not_asked_twice(tmp_path) -> None:
     asked: list[Experiment] = []
     someone = Participant("north", tmp_path, consent=lambda experiment: bool(asked.append(experiment)))
@@ -102,9 +122,8 @@ def test_who_does_not_agree_does_not_take_part_and_is_not_asked_twice(tmp_path) 
     assert len(asked) == 1
 
 
-def test_who_was_not_let_in_and_is_started_otherwise_on_the_same_node_is_let_in(tmp_path, monkeypatch) -> None:
+def test_who_was_not_let_in_and_is_started_otherwise_on_the_same_node_is_let_in(tmp_path) -> None:
     """A key is always the same node: whoever has mistyped a name and starts again comes from where it came from."""
-    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
     desk = Desk(people(tmp_path))
     right, desk.participants[102] = desk.participants[102], Participant("suoth", tmp_path / "suoth", engine=Inline)
 
@@ -137,9 +156,8 @@ def test_a_participant_that_comes_back_elsewhere_is_found_there(tmp_path) -> Non
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
 
 
-def test_a_question_that_is_lost_is_asked_again_and_costs_no_round(tmp_path, monkeypatch) -> None:
+def test_a_question_that_is_lost_is_asked_again_and_costs_no_round(tmp_path) -> None:
     """A participant that is killed in mid-task: Flower then answers in its place, which is nothing that it has said."""
-    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
     plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
     lost: list[Letter] = []
 
@@ -178,8 +196,7 @@ def test_who_comes_back_to_the_same_node_is_asked_at_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("first", [Lost("Flower says: ClientApp crashed"), None], ids=["lost", "never answered"])
-def test_who_was_killed_before_it_said_its_name_is_asked_again(first, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coterie.engines.flower.AGAIN", 0.0)
+def test_who_was_killed_before_it_said_its_name_is_asked_again(first, tmp_path) -> None:
     greeted: list[Letter] = []
 
     def ignore(asked: Letter, answer: Letter) -> Answer | None:
@@ -298,6 +315,26 @@ def test_a_participant_that_missed_a_round_catches_up(tmp_path) -> None:
     assert rounds == [1, 3]
 
 
+def test_who_joins_late_is_in_from_then_on(tmp_path) -> None:
+    plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0, admission=Admission(deadline=8.0))
+    desk = Desk(people(tmp_path))
+    west = desk.participants.pop(103)
+
+    def join(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 2:
+            desk.participants[103] = west
+        return answer
+
+    desk.change = join
+    Deployment.new(tmp_path / "deployment", deployable(plan, NAMES), NAMES, 4).begun()
+    there = conduct(desk, tmp_path / "deployment")
+    log = (tmp_path / "deployment" / "deployment.log").read_text()
+    assert there.summary["rounds"] == 3
+    assert "round 1: west was dropped: client 3, task 'train', round 1: late" in log
+    assert log.index("round 1 took") < log.index("west is in")
+    assert [json.loads(line)["round"] for line in (tmp_path / "west" / "sent.jsonl").read_text().splitlines()] == [2, 3]
+
+
 def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_path) -> None:
     """Killed after participants have answered and before its checkpoint: it goes on from the round before, and so do they."""
     plan = small_experiment(METHODS.resolve("ditto"), rounds=3, cohort=1.0)
@@ -314,6 +351,24 @@ def test_a_server_that_lost_its_last_round_finds_participants_that_did_not(tmp_p
     desk.change = lambda asked, answer: answer
     there = conduct(desk, tmp_path / "deployment")
     assert there.summary["digest"] == run(plan, tmp_path / "here", engine=Inline()).summary["digest"]
+
+
+def test_a_run_goes_on_with_other_code_only_where_that_is_said(tmp_path, monkeypatch) -> None:
+    plan, desk = small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), Desk(people(tmp_path))
+
+    def die(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 2:
+            raise KeyboardInterrupt
+        return answer
+
+    desk.change = die
+    with pytest.raises(Interrupted):
+        deploy(tmp_path / "deployment", plan, desk)
+    desk.change = lambda asked, answer: answer
+    monkeypatch.setattr("coterie.running.provenance._own_code", lambda: "another")
+    with pytest.raises(UserError, match="the code changed since the run"):
+        conduct(desk, tmp_path / "deployment")
+    assert conduct(desk, tmp_path / "deployment", changed_code=True).summary["rounds"] == 2
 
 
 def test_a_run_that_is_over_waits_for_nobody(tmp_path) -> None:

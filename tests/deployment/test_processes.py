@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 
 import pytest
 from tests import digests
@@ -104,3 +106,22 @@ def test_a_message_of_hundreds_of_megabytes_arrives(tmp_path) -> None:
     assert min(moved.values()) > 270e6
     here = run(Experiment.load(tmp_path / "experiment.toml"), tmp_path / "here", engine=Inline())
     assert json.loads((tmp_path / "deployment" / "run" / "summary.json").read_text())["digest"] == here.summary["digest"]
+
+
+@pytest.mark.skipif(not LONG, reason="make test-deploy")
+def test_a_key_of_ones_own_opens_a_server_at_another_address(tmp_path) -> None:
+    """As on machines of their own: the certificate is for the address, and the server has only the public half of the key."""
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh-keygen here")
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    keys, own = make_keys(tmp_path / "keys", ["north"], ["127.0.0.2"]), tmp_path / "own"
+    own.mkdir()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(own / "north.key")], check=True)
+    shutil.move(own / "north.key.pub", keys.public("north"))
+    keys.participant("north").unlink()
+    shutil.copy(keys.ca, own)
+    with Stage(tmp_path) as stage:
+        stage.server("--clients", "north", "--host", "127.0.0.2", "--set", "partition.clients=1", "--set", "rounds=1")
+        stage.client("north", "--server", f"127.0.0.2:{stage.port}", "--keys", "own")
+        assert stage.over() == 0, stage.words("server")
+    assert "was dropped" not in stage.log()

@@ -87,14 +87,14 @@ def test_the_last_words_of_a_server_that_was_killed_are_not_taken_for_those_of_t
     """Flower's processes outlive the command that has started them for some seconds; then the app says that it was stopped."""
     made, begun = deployment(tmp_path), threading.Event()
 
-    def stopped(post, folder, nodes) -> None:
+    def stopped(post, folder, nodes, *, changed_code) -> None:
         begun.set()
         time.sleep(0.5)
         raise Interrupted("stopped")
 
     def old() -> None:
         with pytest.raises(Interrupted):
-            main(None, SimpleNamespace(run_config={"folder": str(tmp_path), "deployment": made.text(), "nodes": ""}))
+            main(None, SimpleNamespace(run_config={"folder": str(tmp_path), "deployment": made.text(), "nodes": "", "changed_code": False}))
 
     @contextmanager
     def superlink(process):

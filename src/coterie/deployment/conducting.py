@@ -23,7 +23,14 @@ BEGIN = 120.0
 
 
 def serve(
-    deployment: Deployment, host: str, port: int, keys: Path | None, say: Callable[[str], None], look: Callable[[], None] = lambda: None
+    deployment: Deployment,
+    host: str,
+    port: int,
+    keys: Path | None,
+    say: Callable[[str], None],
+    look: Callable[[], None] = lambda: None,
+    *,
+    changed_code: bool = False,
 ) -> str:
     """Run a deployment to its end; where its results are. `look` is called again and again, to show how it stands."""
     folder = deployment.folder
@@ -35,7 +42,7 @@ def serve(
                 (folder / old).unlink(missing_ok=True)
         with started(start_server(flower, host, port, found, deployment.names, folder / "superlink.log")) as superlink:
             nodes = register(flower, found, deployment.names)
-            write_app(flower.home / "app", folder, deployment.text(), nodes)
+            write_app(flower.home / "app", folder, deployment.text(), nodes, changed_code)
             say(f"listening on {host}:{port} for {', '.join(deployment.names)}")
             return _conducted(folder, flower, superlink, say, look)
 

@@ -49,4 +49,6 @@ def declared(plan: Experiment, refused: frozenset[str] = frozenset()) -> Iterato
     for kind, size in sizes.items():
         rows = f", about single samples (in a trial: {samples[kind]})" if samples[kind] else ""
         yield f"  {kind}: {size:,} bytes{rows}{' - NOT SENT (--never-send): it will be dropped' if kind in refused else ''}"
+    for kind in sorted(refused - sizes.keys()):
+        yield f"  {kind}: nothing is called so in this experiment (--never-send)"
     yield "and beside that: how many samples it has, its losses, accuracies on its own data, and what the method logs"

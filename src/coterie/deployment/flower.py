@@ -40,6 +40,7 @@ clientapp = "client_side:app"
 folder = {folder}
 deployment = {deployment}
 nodes = {nodes}
+changed_code = {changed_code}
 """
 """Flower's description of an app: its two ends are a line each, about this package, which is installed everywhere. What to run is in it
 as a whole: where the server's side then runs there need be nothing but a place for `folder`."""
@@ -200,7 +201,7 @@ def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace").strip()[-800:]
 
 
-def write_app(app: Path, folder: Path, deployment: str, nodes: Mapping[str, int]) -> None:
+def write_app(app: Path, folder: Path, deployment: str, nodes: Mapping[str, int], changed_code: bool = False) -> None:
     """Write a deployment as an ordinary Flower app: a folder for `flwr run`.
 
     Args:
@@ -208,16 +209,17 @@ def write_app(app: Path, folder: Path, deployment: str, nodes: Mapping[str, int]
         folder: where its server's side is to write, on the machine where that will run.
         deployment: what to run, as `Deployment.text` has it.
         nodes: which of Flower's nodes each participant must come from; those without an entry may come from any.
+        changed_code: whether a run may go on with other code than it was begun with.
 
     >>> import tempfile
     >>> app = Path(tempfile.mkdtemp())
     >>> write_app(app, Path("/srv/run"), "{}", {"north": 7})
-    >>> (app / "pyproject.toml").read_text().splitlines()[-3:]
-    ['folder = "/srv/run"', 'deployment = "{}"', 'nodes = "north=7"']
+    >>> (app / "pyproject.toml").read_text().splitlines()[-4:]
+    ['folder = "/srv/run"', 'deployment = "{}"', 'nodes = "north=7"', 'changed_code = false']
     """
     app.mkdir(parents=True, exist_ok=True)
     bound = ",".join(f"{name}={node}" for name, node in nodes.items())
-    values = {"folder": str(folder.absolute()), "deployment": deployment, "nodes": bound}
+    values = {"folder": str(folder.absolute()), "deployment": deployment, "nodes": bound, "changed_code": changed_code}
     (app / "pyproject.toml").write_text(APP.format(**{key: json.dumps(value) for key, value in values.items()}), encoding="utf-8")
     for side in ("server", "client"):
         (app / f"{side}_side.py").write_text(SIDE.format(side=side), encoding="utf-8")

@@ -14,7 +14,10 @@ from coterie.errors import UserError
 from coterie.population import Population
 from coterie.running.experiment import Experiment
 
-__all__ = ["population_of", "registered", "source_of"]
+__all__ = ["miscount", "population_of", "registered", "source_of"]
+
+MOST = 10**7
+"""Samples that a participant may say it has, unless `admission.max_examples` is said: the server makes a row for each."""
 
 
 def source_of(experiment: Experiment) -> Participants:
@@ -44,3 +47,14 @@ def registered(experiment: Experiment, samples: dict[str, int]) -> Experiment:
     """The experiment, once it is known who holds how many."""
     source = replace(source_of(experiment), names=tuple(samples), held=tuple(samples.values()))
     return experiment.replace(data=experiment.data.model_copy(update={"source": (source,)}))
+
+
+def miscount(experiment: Experiment, samples: int) -> str | None:
+    """Why a participant cannot register with so many samples; None where it can, or where the server itself knows how many it has.
+
+    >>> miscount(Experiment.load("digits-two-class"), 10**12)
+    """
+    most = experiment.admission.max_examples or MOST
+    if experiment.data.source[0].name != "participants" or 0 < samples <= most:
+        return None
+    return f"it says it has {samples:,} samples, expected 1 to {most:,} (admission.max_examples)"

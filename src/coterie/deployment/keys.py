@@ -51,6 +51,8 @@ class Keys:
 def make_keys(folder: Path, names: Sequence[str], hosts: Iterable[str] = ()) -> Keys:
     """Make what is not there yet: the authority and the server's certificate once, and a key for each participant.
 
+    A UserError where a certificate that is there does not vouch for one of `hosts`.
+
     >>> import tempfile
     >>> keys = make_keys(Path(tempfile.mkdtemp()), ["north"])
     >>> sorted(path.name for path in keys.folder.iterdir())
@@ -64,6 +66,10 @@ def make_keys(folder: Path, names: Sequence[str], hosts: Iterable[str] = ()) -> 
     folder.mkdir(parents=True, exist_ok=True)
     if not keys.ca.exists():
         _authority_and_server(keys, ["localhost", "127.0.0.1", *hosts])
+    elif strange := [each for each in hosts if each not in _hosts(keys)]:
+        raise UserError(
+            f"--hosts {strange[0]}: {keys.certificate} is there and not for it; expected {', '.join(_hosts(keys))}, or another folder"
+        )
     for name in names:
         if not keys.participant(name).exists():
             _participant(keys, name)
@@ -112,6 +118,15 @@ def _signed(
     usage |= {"encipher_only": False, "decipher_only": False}
     build = build.add_extension(x509.KeyUsage(digital_signature=True, key_cert_sign=authority, crl_sign=authority, **usage), critical=True)
     return build.sign(signer, hashes.SHA256())
+
+
+def _hosts(keys: Keys) -> list[str]:
+    """Names and addresses that the server's certificate is for."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(keys.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
 
 
 def _host(name: str) -> Any:

@@ -164,7 +164,7 @@ class Participant:
         job = here.job(letter)
         mark = mark_of(job, letter.fields["sha"])
         past = here.said(job, mark)
-        if past is None:
+        if past is None or self.never & _kinds(past.body).keys():  # it may have been said before that was refused
             here.take_back(job)
             past = self._performed(here, job, letter, mark)
         elif past.body or not past.fields.get("error"):
@@ -176,21 +176,23 @@ class Participant:
         path.write_bytes(letter.body)
         outcome = next(iter(here.engine.deliver([replace(job, message=str(path))])))
         path.unlink()
-        kinds = kinds_of(decode(outcome.reply, Limits(bytes=2**40, header=2**30, entries=2**30))) if outcome.error is None else {}
+        kinds = _kinds(outcome.reply) if outcome.error is None else {}
         if refused := sorted(self.never & kinds.keys()):
             outcome = job.failed(f"'{self.name}' does not send {', '.join(refused)} (--never-send)")
         text = json.loads(answer_of(job, outcome, ticket=0, last=False, asked=mark)) | here.keep(job, outcome.kept)
         said = Letter(text, b"" if outcome.error else bytes(outcome.reply))
-        here.remember(job, said)
         self._write_down(here, job, kinds if outcome.error is None else {}, said)
+        here.remember(job, said)  # what is remembered may be said again at any time, so it is written down before
         return said
 
     def _write_down(self, here: _Run, job: Job, kinds: Mapping[str, int], said: Letter) -> None:
-        """What has left, for whoever has to answer for it."""
+        """What leaves, for whoever has to answer for it; where it cannot be written nothing leaves."""
         about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "run": here.folder.name, "round": job.round, "task": job.task}
         line = {**about, "exchange": job.keep, "kinds": dict(kinds), "bytes": len(said.body), "error": said.fields.get("error")}
-        with (self.home / "sent.jsonl").open("a", encoding="utf-8") as file:
+        path = self.home / "sent.jsonl"
+        with durable.naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        durable.sync_file(path)
         words = ", ".join(f"{kind} {size:,} bytes" for kind, size in kinds.items()) or said.fields.get("error")
         self.say(f"round {job.round}, {job.task}: {words}")
 
@@ -283,6 +285,11 @@ def _as_here(experiment: Experiment, population: Population, client: int) -> Exp
     """The experiment if everybody had the model that this participant has: what would leave it is found by that."""
     own = population.plan.architectures[population.architecture_of(client)]
     return experiment if set(experiment.model) == {own} else experiment.replace(model=(own,), models_by="turn")
+
+
+def _kinds(reply: bytes | bytearray) -> dict[str, int]:
+    """Kinds of content in one of its own replies, and their bytes."""
+    return kinds_of(decode(reply, Limits(bytes=2**40, header=2**30, entries=2**30)))
 
 
 def _place(version: str) -> tuple[int, ...]:

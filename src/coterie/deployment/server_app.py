@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie import durable
 from coterie.deployment.grid import GridPost
 from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER
 from coterie.results.tables import amount
+
+if TYPE_CHECKING:  # torch comes with it
+    from coterie.engines.flower import Flower, Hello
 
 __all__ = ["Deployment", "conduct", "deployable", "end_with_server", "held", "is_held", "main", "server_app"]
 
@@ -160,9 +163,9 @@ def end_with_server(folder: Path) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> Any:
+def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None, *, changed_code: bool = False) -> Any:
     """Wait for the participants, then run the experiment, or go on with it; who has an entry in `nodes` must come from there."""
-    from coterie.deployment.folders import registered
+    from coterie.deployment.folders import miscount, registered
     from coterie.deployment.models import Choices
     from coterie.engines.flower import Flower
     from coterie.running.checkpoint import latest
@@ -175,19 +178,24 @@ def conduct(post: Any, folder: Path, nodes: Mapping[str, int] | None = None) -> 
     greeting, where = {"experiment": deployment.experiment, "names": names}, folder / RUN
     begun = (where / LEDGER).exists()
     choices = Choices(experiment, names, started(where) if begun else None)
-    engine = Flower(post, deployment.run, names, greeting, deployment.say, deployment.show, choices.refusal, nodes or {})
+
+    def refusal(hello: Hello) -> str | None:
+        return miscount(experiment, hello.samples) or choices.refusal(hello)
+
+    engine = Flower(post, deployment.run, names, greeting, deployment.say, deployment.show, refusal, nodes or {})
+    listeners = [_lines(deployment), _objections(engine)]
     if not (begun and latest(where).over):  # what is over needs nobody
         engine.gather(deployment.wait)
     if begun:
         deployment.say("going on from the last checkpoint")
-        return resume(where, engine=engine, callbacks=[_lines(deployment)])
+        return resume(where, engine=engine, callbacks=listeners, changed_code=changed_code)
     experiment = choices.begin()
     if experiment.data.source[0].name == "participants":
         missing = [name for name in names if name not in engine.hellos]
         if missing:
             raise UserError(f"--wait {deployment.wait}: expected {len(names)}, the samples of {', '.join(missing)} are not known yet")
         experiment = registered(experiment, {name: engine.hellos[name].samples for name in names})
-    return run(experiment, where, engine=engine, callbacks=[_lines(deployment)])
+    return run(experiment, where, engine=engine, callbacks=listeners)
 
 
 def deployable(experiment: Any, names: Sequence[str]) -> Any:
@@ -218,7 +226,7 @@ def main(grid: Any, context: Any) -> None:
         end_with_server(folder)
         durable.write(folder / PID, f"{os.getpid()}\n")
         try:
-            result = conduct(GridPost(grid), folder, _nodes(settings["nodes"]))
+            result = conduct(GridPost(grid), folder, _nodes(settings["nodes"]), changed_code=bool(context.run_config["changed_code"]))
         except Exception as error:
             deployment.say(f"failed: {type(error).__name__}: {error}")
             durable.write(folder / STATUS, json.dumps({"state": "failed", "words": str(error)}) + "\n")
@@ -251,6 +259,16 @@ def _lines(deployment: Deployment) -> Callable[[dict[str, Any]], None]:
                 words = [f"round {event['round']} took {event['seconds']:.1f} s", *accuracies]
                 deployment.say("; ".join([*words, f"so far {amount(moved['up'])} up, {amount(moved['down'])} down"]))
                 found.clear()
+
+    return listen
+
+
+def _objections(engine: Flower) -> Callable[[dict[str, Any]], None]:
+    """The engine knows an answer that cannot be read; one that can and is not let in it is told of."""
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "rejected":
+            engine.oppose(event["client"])
 
     return listen
 

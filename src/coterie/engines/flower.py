@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -204,8 +205,10 @@ class Flower(Engine):
         """Node -> who answers there; who could not be let in is asked again now and then, for it may have been started otherwise."""
         self._places: dict[str, _Place] = {}
         """Participant -> where it is."""
-        self._bad: dict[int, int] = {}
+        self._bad: Counter[int] = Counter()
         """Client -> bad answers in a row."""
+        self._unopposed: set[int] = set()
+        """Clients whose last answer nobody has objected to; once the next exchange begins nobody will."""
         self._looked = -inf
         self.hellos: dict[str, Hello] = {}
         """What participants have said of themselves."""
@@ -224,6 +227,9 @@ class Flower(Engine):
         self._own = Performer(context.method, context.population, Memories(context.folder, context.memory_budget))
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
+        for client in self._unopposed:
+            del self._bad[client]
+        self._unopposed.clear()
         asked = {at: self._asked(job) for at, job in enumerate(jobs) if job.client != SERVER}
         done: dict[int, Outcome] = {}
         self._go_on(asked, done)
@@ -240,6 +246,12 @@ class Flower(Engine):
     def close(self) -> None:
         pass
 
+    def oppose(self, client: int) -> None:
+        """An answer that could be read was not let in: it was a bad one too."""
+        if client in self._unopposed:
+            self._unopposed.remove(client)
+            self._count_bad(client)
+
     def _asked(self, job: Job) -> _Asked:
         message = Path(job.message).read_bytes()
         fields = fields_of(0, replace(job, message="")) | {"kind": "job", "run": self._run, "sha": hashlib.sha256(message).hexdigest()}
@@ -250,7 +262,7 @@ class Flower(Engine):
         self._look()
         waiting = {at: each for at, each in asked.items() if at not in done}
         for at, each in waiting.items():
-            if self._bad.get(each.job.client, 0) >= MISSED:
+            if self._bad[each.job.client] >= MISSED:
                 done[at] = each.job.failed(f"it is no longer asked, after {MISSED} bad answers in a row")
             elif each.due <= time.monotonic():
                 done[at] = each.job.late(time.monotonic() - each.since)
@@ -284,11 +296,17 @@ class Flower(Engine):
             self._receipt(job, outcome, str(letter.fields.get("digest", "")))
         except Exception as error:  # whatever it is that was sent in the place of an answer
             outcome = job.failed(f"its answer cannot be used: {brief(str(error))}")
-        self._bad[job.client] = 0 if outcome.error is None else self._bad.get(job.client, 0) + 1
-        self._stands(self._names[job.client], "in" if self._bad[job.client] < MISSED else "no longer asked")
-        if outcome.error is not None:
+        if outcome.error is None:
+            self._unopposed.add(job.client)
+            self._stands(self._names[job.client], "in")
+        else:
+            self._count_bad(job.client)
             self._say(f"{self._names[job.client]}: {outcome.error}")
         return replace(outcome, seconds=min(outcome.seconds, time.monotonic() - each.since))
+
+    def _count_bad(self, client: int) -> None:
+        self._bad[client] += 1
+        self._stands(self._names[client], "in" if self._bad[client] < MISSED else "no longer asked")
 
     def _receipt(self, job: Job, outcome: Outcome, digest: str) -> None:
         """In the place of what a participant keeps, so that a checkpoint has what it names."""

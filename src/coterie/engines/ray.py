@@ -292,7 +292,7 @@ def _begin(ray: Any, address: str | None, workers: int | None) -> None:
     """Join a cluster, or be one."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     if address is None:
-        ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+        ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # unsaid, Ray would join a cluster that it finds
         return
     try:
         _reached(address)

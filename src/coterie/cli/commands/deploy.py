@@ -80,6 +80,7 @@ def server_command(
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="The port to listen on; 0 for one that is free.")] = 8000,
     wait: Wait = None,
+    changed_code: Annotated[bool, typer.Option("--changed-code", help="Go on although the code has changed.")] = False,
     keys: KeysFolder = Path("keys"),
     insecure: Insecure = False,
 ) -> None:
@@ -90,7 +91,7 @@ def server_command(
     if insecure:
         say("INSECURE: nothing is encrypted and anybody may take part")
     with _shown(deployment) as look:
-        words = serve(deployment, host, port, None if insecure else keys, say, look)
+        words = serve(deployment, host, port, None if insecure else keys, say, look, changed_code=changed_code)
     say(f"done, written to {words}")
 
 
