@@ -228,7 +228,8 @@ def _comparisons(result: Reproduction) -> list[Sheet]:
         for comparison, found in zip(each.claim.comparisons, each.findings, strict=False)
         if found.confidence is not None
     ]
-    note = "Effects are paired by seed. An interval's confidence is what Holm's correction gives it among the paper's comparisons, or among ours."
+    family = "what Holm's correction gives it among the paper's comparisons, or among ours"
+    note = f"Effects are paired by seed. An interval's confidence is {family}."
     columns = ("claim", "comparison", "effect", "confidence", "verdict")
     return [Sheet("what the verdicts rest on", columns, tuple(rows), note, keys=2)] if rows else []
 
