@@ -65,7 +65,7 @@ class MMD(Objective):
     floor: float = 0.0
 
     @property
-    def of_logits(self) -> bool:
+    def shallow(self) -> bool:
         return self.on == "logits"
 
     def __call__(self, step: Step) -> Tensor:
@@ -80,7 +80,7 @@ class SquaredDistance(Objective):
     reduction: Reduction = "sum"
 
     @property
-    def of_logits(self) -> bool:
+    def shallow(self) -> bool:
         return self.on == "logits"
 
     def __call__(self, step: Step) -> Tensor:

@@ -57,13 +57,14 @@ class Backward:
     """
 
     def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = list(parameters.values())
         self._weights = [parameters[f"{name}.weight"].detach() for name in layers]
         self._biases = [parameters[f"{name}.bias"].detach() for name in layers]
 
     @classmethod
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Backward | None:
         """For a network and an objective that it can be used with, all of whose parameters move; else None."""
-        layers = layers_of(model) if objective.of_logits else None
+        layers = layers_of(model) if objective.shallow else None
         named = [f"{name}.{kind}" for name in layers or () for kind in KINDS]
         return None if layers is None or list(moving) != named else cls(layers, moving)
 
@@ -73,13 +74,17 @@ class Backward:
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
         logits = torch.addmm(self._biases[-1], inputs[-1], self._weights[-1].t())
-        loss, back = _cross_entropy(logits, step.y) if objective == CrossEntropy() else _differentiated(logits, step, objective)
+        added: list[Tensor | None] = [None] * len(self._parameters)
+        if objective == CrossEntropy():
+            loss, back = _cross_entropy(logits, step.y)
+        else:
+            loss, back, added = _differentiated(logits, self._parameters, step, objective)
         gradients = list[Tensor]()
         for weight, given in zip(reversed(self._weights), reversed(inputs), strict=True):
             gradients += [back.sum(0), back.t().mm(given)]
             if given is not inputs[0]:
                 back = AT.threshold_backward.default(back.mm(weight), given, 0)
-        return loss, gradients[::-1]
+        return loss, [each if more is None else each + more for each, more in zip(reversed(gradients), added, strict=True)]
 
 
 def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,13 +95,17 @@ def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return loss, AT._log_softmax_backward_data.default(back, scores, 1, scores.dtype)
 
 
-def _differentiated(logits: Tensor, step: Step, objective: Objective) -> tuple[Tensor, Tensor]:
-    """The same of any objective that looks at the logits."""
+def _differentiated(
+    logits: Tensor, parameters: Sequence[Tensor], step: Step, objective: Objective
+) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+    """The same of any shallow objective, and what it adds to gradients by looking at the parameters themselves."""
     step.logits = logits.requires_grad_()
     loss = objective(step)
     if "features" in vars(step):  # their part of the gradient would be lost
-        raise TypeError(f"{objective} looks at features, and says `of_logits`: one that inherits from such an objective must say False")
-    return loss.detach(), torch.autograd.grad(loss, logits)[0]
+        raise TypeError(f"{objective} looks at features, and says `shallow`: one that inherits from such an objective must say False")
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, [logits, *parameters], allow_unused=True)
+    back, *added = found
+    return loss.detach(), torch.zeros_like(logits) if back is None else back, added
 
 
 class Dense:

@@ -64,8 +64,8 @@ class Objective:
         return False
 
     @property
-    def of_logits(self) -> bool:
-        """Whether it looks at the network through a step's logits only, so that the way back from them may be written out."""
+    def shallow(self) -> bool:
+        """Whether it looks at a network's logits and its parameters as such only, so that the way back from logits may be written out."""
         return False
 
     def __call__(self, step: Step) -> Tensor:
@@ -91,8 +91,8 @@ class Weighted(Objective):
         return self.term.stackable
 
     @property
-    def of_logits(self) -> bool:
-        return self.term.of_logits
+    def shallow(self) -> bool:
+        return self.term.shallow
 
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
@@ -109,8 +109,8 @@ class Sum(Objective):
         return all(term.stackable for term in self.terms)
 
     @property
-    def of_logits(self) -> bool:
-        return all(term.of_logits for term in self.terms)
+    def shallow(self) -> bool:
+        return all(term.shallow for term in self.terms)
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]
@@ -138,7 +138,7 @@ class CrossEntropy(Objective):
         return True
 
     @property
-    def of_logits(self) -> bool:
+    def shallow(self) -> bool:
         return True
 
     def __call__(self, step: Step) -> Tensor:
@@ -157,6 +157,10 @@ class Proximal(Objective):
     """
 
     anchor: Record | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def shallow(self) -> bool:
+        return True
 
     def __call__(self, step: Step) -> Tensor:
         anchor = step.start if self.anchor is None else self.anchor.tensors
@@ -185,7 +189,7 @@ class Distillation(Objective):
     teacher: str
 
     @property
-    def of_logits(self) -> bool:
+    def shallow(self) -> bool:
         return True
 
     def __call__(self, step: Step) -> Tensor:
