@@ -24,6 +24,8 @@ LABEL = 48
 """Letters in a line of what a comparison is called."""
 CLAIMED = 0.08
 """How dark it is where a claim says that an effect lies."""
+ACROSS = 5
+"""Panels beside each other, at most."""
 WIDTH = 7.0
 """Inches: two columns of most papers."""
 SIGNS = {"shown": ("o", 2, "shown"), "shown contrary": ("s", 1, "contrary"), "not shown": ("D", 4, "unshown")}
@@ -40,18 +42,29 @@ def figure_of(result: Mapping[str, Any]) -> Figure:
     1
     """
     cells = [cell for cell in result["cells"] if cell["values"]]
-    tables, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("table", "column"))
+    tables = list(dict.fromkeys(cell["table"] for cell in cells))
+    lines = [(table, some) for table in tables for some in _lines([cell for cell in cells if cell["table"] == table])]
     rows = {table: list(dict.fromkeys(cell["row"] for cell in cells if cell["table"] == table)) for table in tables}
-    heights = [0.5 + 0.2 * len(rows[table]) for table in tables] or [1.0]
+    heights = [0.8 + 0.2 * len(rows[table]) for table, _ in lines] or [1.0]
+    across = max((len(columns) for _, columns in lines), default=1)
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
-    grid = figure.subplots(max(1, len(tables)), max(1, len(columns)), squeeze=False, gridspec_kw={"height_ratios": heights})
-    for line, table in zip(grid, tables, strict=False):
-        for panel, column in zip(line, columns, strict=True):
+    grid = figure.subplots(max(1, len(lines)), across, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for panels, (table, columns) in zip(grid, lines, strict=False):
+        for panel, column in zip(panels, columns, strict=False):
             mine = [cell for cell in cells if (cell["table"], cell["column"]) == (table, column)]
-            _panel(panel, mine, rows[table], named=panel is line[0])
-            panel.set_title(fill(f"{table}: {column}" if len(tables) > 1 else column, 80 // len(columns)), loc="left")
+            _panel(panel, mine, rows[table], named=panel is panels[0])
+            above = f"{table if panel is panels[0] else ''}\n" if len(tables) > 1 else ""
+            panel.set_title(above + fill(column, 80 // across), loc="left")
+        for panel in panels[len(columns) :]:
+            panel.remove()
     figure.legend(handles=_legend(cells), loc="outside lower center", ncols=4, title=_verdicts(result.get("claims", ())), title_fontsize=6)
     return figure
+
+
+def _lines(cells: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The columns of a table, so many beside each other that their panels can be read."""
+    columns = list(dict.fromkeys(cell["column"] for cell in cells))
+    return [columns[at : at + ACROSS] for at in range(0, len(columns), ACROSS)]
 
 
 def intervals_of(result: Mapping[str, Any]) -> Figure | None:
@@ -184,7 +197,8 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
         panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
-    panel.set_xlabel("%" if share else "rounds" if cells and cells[0]["measure"] == "rounds" else "epochs")
+    counted = {"rounds": "rounds", "new client epochs": "epochs"}
+    panel.set_xlabel("%" if share else counted.get(cells[0]["measure"], "") if cells else "")
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
