@@ -98,7 +98,7 @@ class Room:
             if len(self._held[at]) == length and sys.getrefcount(self._held[at]) == UNHELD:
                 return self._held[at]
         new = bytearray(length)
-        if length <= LARGEST:
+        if 0 < length <= LARGEST:
             self._held.append(new)
         return new
 
