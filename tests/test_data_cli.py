@@ -54,6 +54,13 @@ def test_list_names_every_source(tmp_path: Path) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_one_damaged_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "svhn-6k.npz").write_bytes(b"no archive")
+    rows = {row["name"]: row for row in json.loads(said("data", "list", "--json", "--data", tmp_path))}
+    assert (rows["svhn"]["state"], rows["digits"]["state"]) == ("damaged", "there")
+    assert "svhn-6k.npz is truncated or damaged" in rows["svhn"]["how"]
+
+
 def test_list_as_json(tmp_path: Path) -> None:
     rows = json.loads(said("data", "list", "--json", "--data", tmp_path))
     assert [row["name"] for row in rows] == list(SOURCES)

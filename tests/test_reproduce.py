@@ -343,7 +343,7 @@ def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
         ('measure = "last"\n', "", "give every cell a measure"),
         ('relation = ">"', 'relation = "="', "relation"),
         ('relation = ">"', 'relation = "~"', "'~' needs a margin"),
-        ("title", "titel", "title is missing"),
+        ("title", "titel", "titel = 'Digits': no such key here, did you mean 'title'?"),
     ],
 )
 def test_mistakes_in_a_recipe_are_sentences(call, old, new, sentence) -> None:

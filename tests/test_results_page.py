@@ -42,8 +42,7 @@ def test_a_committed_result_is_of_this_edition_and_its_verdicts_are_what_its_val
 @pytest.fixture
 def dynamic() -> Reproduction:
     """A made-up result of a recipe: clear, vague and contrary differences, and a table that was not run."""
-    recipe = Recipe.load("fml-dynamic")
-    seeds = recipe.scales["study"].seeds
+    recipe, seeds = Recipe.load("fml-dynamic"), (1, 2, 3, 4, 5, 6)
     gains = {"CIFAR-10 cnn1, IID": {"global": 0.05, "local": 0.0}, "CIFAR-10 cnn1, two classes": {"global": -0.05, "local": 0.05}}
     cells = {}
     for key, paper in recipe.numbered():

@@ -151,3 +151,8 @@ def test_messages_do_not_show_their_machinery(key, value, said) -> None:
 def test_a_setting_of_what_is_left_at_its_default() -> None:
     table = {"name": "t", "data": {"source": "digits"}, "partition": {"name": "iid", "clients": 2}, "model": "mlp", "method": "fedavg"}
     assert Experiment.parse(table | {"training": {"optimiser": {"lr": 5.0}}}).training.optimiser == Sgd(lr=5.0)
+
+
+def test_a_required_key_that_is_misspelt_is_named_with_its_nearest() -> None:
+    with pytest.raises(UserError, match=r"partition\.cliens = 5: no such key here, did you mean 'clients'\?"):
+        Experiment.load("digits-two-class", ['partition={name="dirichlet", cliens=5}'])

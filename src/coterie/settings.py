@@ -248,6 +248,10 @@ WORDS = {
 """Words of pydantic's that nobody says who writes an experiment."""
 
 
+NO_SUCH_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls a key that is not to be there."""
+
+
 def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()) -> str:
     """One sentence for the first thing wrong: key, value, what was expected, nearest valid name.
 
@@ -261,13 +265,15 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     batch = 0: should be greater than or equal to 1, or 'all'
     """
     found = error.errors(include_url=False)
-    first, where = found[0], _key(found[0]["loc"])
+    absent = found[0]["type"] in ("missing", "missing_argument")
+    first = next((each for each in found if absent and each["type"] in NO_SUCH_KEY), found[0])  # what is misspelt is missing, too
+    where = _key(first["loc"])
     key = ".".join(str(part) for part in (prefix, *where) if part != "")
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] in NO_SUCH_KEY:
         return _no_such_key(key, first["input"], fields)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return str(cause)
-    if first["type"] in ("missing", "missing_argument"):
+    if absent:
         return f"{key} is missing"
     ways = [_expectation(each["msg"]) for each in found if _key(each["loc"]) == where]
     return f"{key} = {first['input']!r}: {', or '.join([ways[0], *(way.removeprefix('should be ') for way in dict.fromkeys(ways[1:]))])}"

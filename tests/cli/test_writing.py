@@ -7,16 +7,18 @@ import re
 import pytest
 from tests.test_cli import call  # noqa: F401
 
-from coterie.cli.writing import as_toml, commented
+from coterie.cli.writing import commented
 from coterie.running.experiment import Experiment
 from coterie.running.files import embedded, load_toml
 
 
 @pytest.mark.parametrize("name", ["digits-two-class", "digit-styles", "fccl-digits"])
-def test_a_shown_experiment_is_the_same_experiment(name, tmp_path) -> None:
-    plan = Experiment.load(name)
-    (tmp_path / "shown.toml").write_text(as_toml(plan.resolved()))
-    assert Experiment.load(tmp_path / "shown.toml") == plan
+def test_a_shown_experiment_is_the_same_experiment(name, call, tmp_path) -> None:  # noqa: F811
+    """Settings for methods that it would be compared with included."""
+    code, shown, _ = call("show", name)
+    (tmp_path / "shown.toml").write_text(shown)
+    assert code == 0
+    assert Experiment.load(tmp_path / "shown.toml") == Experiment.load(name)
 
 
 @pytest.mark.parametrize("name", list(embedded()))

@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_table_has_every_method() -> None:
-    table = README.split("## Methods")[1].split("\n## ")[0]
+    table = README.split("\n## Methods")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row)) == sorted(METHODS.specs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import os
 import shutil
 import signal
@@ -65,6 +66,21 @@ def test_an_arm_that_fails_leaves_the_others_and_is_named(tmp_path) -> None:
     assert list(compared.failed) == ["fedavg lr=1e+30 seed 0"]
     with pytest.raises(RunError, match=r"1 of 2 runs failed.*lr=1e\+30 seed 0: .*replies admitted"):
         compared.complete()
+
+
+def test_who_is_stopped_while_an_arm_starts_leaves_no_process_to_wait_for(tmp_path, monkeypatch) -> None:
+    """A child that nobody knows is joined when Python ends: the whole run would be waited for."""
+    kind = multiprocessing.get_context("forkserver").Process
+    start = kind.start
+
+    def stopped(process) -> None:
+        start(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "start", stopped)
+    with pytest.raises(Interrupted, match="stopped; 0 of 1 runs are done"):
+        compare(arms_of(PLAN, ["fedavg"], [0], tmp_path), silent)
+    assert multiprocessing.active_children() == []
 
 
 def test_data_that_are_missing_are_said_before_there_are_arms(tmp_path) -> None:

@@ -73,12 +73,12 @@ def verify_command(
     from coterie.results.tables import simple
 
     folder = data_folder(data)
-    names = [row.name for row in listing(folder) if row.state in ("there", "part")] if name is None else [name]
+    names = [row.name for row in listing(folder) if row.state in ("there", "part", "damaged")] if name is None else [name]
     rows, wrong = [], []
-    for source in [_source(each, folder) for each in names]:
+    for each in names:
         try:
-            with console.status(f"reading {source.name}"):
-                rows.append(_verified(source, folder))
+            with console.status(f"reading {each}"):
+                rows.append(_verified(_source(each, folder), folder))
         except UserError as error:
             wrong.append(str(error))
     if as_json:
@@ -90,7 +90,7 @@ def verify_command(
             if row["note"]:
                 say(f"{row['name']}: {row['note']}")
     if wrong:
-        raise UserError("; ".join(wrong))
+        raise UserError("; ".join(dict.fromkeys(wrong)))
 
 
 @app.command("show")

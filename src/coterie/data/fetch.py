@@ -160,7 +160,7 @@ class FetchRow:
 
     name: str
     state: str
-    """`there`, `part`, `missing`, or `yours` where the user must say which folder or file."""
+    """`there`, `part`, `missing`, `damaged`, or `yours` where the user must say which folder or file."""
     bytes: int
     samples: tuple[int, int]
     """Training and test images that are there."""
@@ -181,7 +181,10 @@ def listing(folder: Path) -> list[FetchRow]:
 def row(spec: type[Source], folder: Path) -> FetchRow:
     """One line of the listing."""
     needed = any(f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING for f in fields(spec))
-    found = None if needed else spec().as_it_lies(folder).found(folder)
+    try:
+        found = None if needed else spec().as_it_lies(folder).found(folder)
+    except UserError as error:  # of one set: the others are listed
+        return FetchRow(spec.name, "damaged", 0, (0, 0), spec.licence, spec.homepage, f"{error}; {spec.advice()}")
     state = "yours" if needed else "missing" if found is None else "part" if found.part else "there"
     seen = found or Found((), (0, 0))
     return FetchRow(spec.name, state, seen.bytes, seen.samples, spec.licence, spec.homepage, spec.advice())

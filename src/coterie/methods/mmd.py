@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import ClassVar, Literal
 
 import torch
@@ -20,10 +21,11 @@ from coterie.record import Record
 from coterie.settings import NotNegative, Spec, spec
 from coterie.site import Site
 from coterie.training.loop import Frozen
-from coterie.training.objectives import Objective, Step
+from coterie.training.objectives import Objective, Slope, Step
 
 __all__ = ["MMD", "WIDTHS", "L2Regulariser", "L2Settings", "MMDRegulariser", "MMDSettings", "Regulariser", "SquaredDistance", "mmd2"]
 
+AT = torch.ops.aten
 Output = Literal["logits", "features"]
 Kernels = Literal["fixed", "mean"]
 Reduction = Literal["sum", "mean"]
@@ -39,17 +41,39 @@ def mmd2(x: Tensor, y: Tensor, kernels: Kernels = "fixed") -> Tensor:
     >>> mmd2(x, x).item(), mmd2(x, x + 1).item() > 0
     (0.0, True)
     """
-    joint = torch.cat([x, y])
-    squared = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return _discrepancy(_kernels(_distances(torch.cat([x, y])), kernels)[0], len(x)).clamp(min=0)
+
+
+def _distances(joint: Tensor) -> Tensor:
+    return torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _kernels(distances: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor]:
+    """Every kernel of every pair, and the kernels' widths."""
+    squared = distances.square()
     if kernels == "fixed":
-        widths = 2 * squared.new_tensor(WIDTHS)
+        widths = _fixed_widths(squared.dtype, squared.device)
     else:
-        mean = squared.detach().sum() / (len(joint) ** 2 - len(joint))
+        mean = squared.detach().sum() / (len(squared) ** 2 - len(squared))
         least = torch.finfo(mean.dtype).tiny / torch.finfo(mean.dtype).eps  # so that one over a quarter of it is still a number
         widths = mean.clamp(min=least) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0])
-    kernel = torch.exp(-squared[..., None] / widths).sum(-1)
-    n = len(x)
-    return (kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()).clamp(min=0)
+    return torch.exp(-squared[..., None] / widths), widths
+
+
+@cache
+def _fixed_widths(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return 2 * torch.tensor(WIDTHS, dtype=dtype, device=device)
+
+
+@lru_cache(8)
+def _signs(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """How the blocks of the kernel matrix count."""
+    return torch.tensor([[1, -2], [0, 1]], dtype=dtype, device=device).repeat_interleave(n, 0).repeat_interleave(n, 1)
+
+
+def _discrepancy(each: Tensor, n: int) -> Tensor:
+    kernel = each.sum(-1)
+    return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
 
 
 def _streams(step: Step, on: Output) -> tuple[Tensor, Tensor]:
@@ -71,6 +95,20 @@ class MMD(Objective):
     def __call__(self, step: Step) -> Tensor:
         return mmd2(*_streams(step, self.on), kernels=self.kernels).clamp(min=self.floor)
 
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        joint = torch.cat(_streams(step, self.on))
+        n, distances = len(joint) // 2, _distances(joint)
+        each, widths = _kernels(distances, self.kernels)
+        raw = _discrepancy(each, n)
+        pulls = torch.where((raw >= 0) & (raw >= self.floor), weight, 0.0)
+        by_kernel = (pulls * _signs(n, joint.dtype, joint.device)).div_(n**2)
+        by_squared = each.mul_(by_kernel.unsqueeze(-1)).div_(widths).sum(-1).neg_()
+        by_distance = by_squared.mul_(2 * distances)
+        one = AT._cdist_backward.default(by_distance, joint, joint, 2.0, distances)
+        other = AT._cdist_backward.default(by_distance.mT.contiguous(), joint, joint, 2.0, distances.mT.contiguous())
+        by_logits = (one + other)[n:].view_as(step.logits)
+        return Slope(raw.clamp(min=0).clamp(min=self.floor), by_logits, [None] * len(parameters))
+
 
 @dataclass(frozen=True)
 class SquaredDistance(Objective):
@@ -87,6 +125,12 @@ class SquaredDistance(Objective):
         theirs, ours = _streams(step, self.on)
         total = 0.5 * (ours - theirs).square().sum()
         return total if self.reduction == "sum" else total / len(ours)
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        theirs, ours = _streams(step, self.on)
+        total = 0.5 * (ours - theirs).square().sum()
+        share = 1 if self.reduction == "sum" else len(ours)
+        return Slope(total / share, (ours - theirs).mul_(weight / share).view_as(step.logits), [None] * len(parameters))
 
 
 class Regulariser(Spec):

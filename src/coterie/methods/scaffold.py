@@ -10,6 +10,7 @@ stands where the gradient stood. Model and variate travel both ways, twice FedAv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,7 +23,7 @@ from coterie.record import Record
 from coterie.settings import Positive, spec
 from coterie.site import Site
 from coterie.training.loop import Fitted
-from coterie.training.objectives import Objective, Step
+from coterie.training.objectives import Objective, Slope, Step
 
 __all__ = ["Correction", "Scaffold"]
 
@@ -33,9 +34,18 @@ class Correction(Objective):
 
     direction: Record
 
+    @property
+    def shallow(self) -> bool:
+        return True
+
     def __call__(self, step: Step) -> Tensor:
         along = self.direction.tensors
         return torch.stack([(p * along[name]).sum() for name, p in step.model.named_parameters()]).sum()
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        along = self.direction.tensors
+        value = torch.stack([(p.detach() * along[name]).sum() for name, p in parameters.items()]).sum()
+        return Slope(value, None, [weight * along[name] for name in parameters])
 
 
 @spec

@@ -35,7 +35,7 @@ from coterie.models import MODELS, Architecture
 from coterie.models.trial import try_out
 from coterie.own import look_in
 from coterie.population import ModelsBy, Plan, Population
-from coterie.protocols import find_protocol
+from coterie.protocols import PROTOCOLS, find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
 from coterie.running.files import assign, embedded, find, load_toml, parse_override, without_nothing
@@ -130,8 +130,19 @@ class Experiment(Section):
         return METHODS.resolve({**self.methods.get(name, {}), "name": name}, f"methods.{name}")
 
     def with_method(self, method: Method) -> Experiment:
-        """This experiment with another method, evaluated under those of its protocols that the method has a model for."""
-        protocols = tuple(each for each in self.evaluation.protocols if each in method.protocols)
+        """This experiment with another method, evaluated under those of its protocols that the method has a model for.
+
+        Where the server's model is asked for and the method is about another model of the server, about that one too.
+
+        >>> from coterie.methods.split_metadata import SplitMetadata
+        >>> Experiment.load("digits-two-class").with_method(SplitMetadata()).protocols
+        ('global', 'local_post', 'composed')
+        """
+        asked = self.evaluation.protocols
+        protocols = tuple(each for each in asked if each in method.protocols)
+        headline = method.protocols[0]
+        if "global" in protocols and headline not in asked and not PROTOCOLS[headline].about_clients:
+            protocols = (*protocols, headline)
         return self.replace(method=method, evaluation=self.evaluation.model_copy(update={"protocols": protocols}))
 
     def replace(self, **changes: Any) -> Experiment:

@@ -171,8 +171,9 @@ class _ArmRunner:
             raise Interrupted(f"stopped; {done} of {len(arms)} runs are done. Go on with the same command") from None
         finally:
             for running in self._running.values():
-                running.process.kill()  # its checkpoint is whole at any moment
-                running.process.join()
+                if running.process.pid is not None:  # else it was stopped while it started, and ends when it finds nobody to tell
+                    running.process.kill()  # its checkpoint is whole at any moment
+                    running.process.join()
                 running.stack.close()
         return self._failed
 
@@ -182,9 +183,9 @@ class _ArmRunner:
         ours, theirs = self._context.Pipe(duplex=False)
         arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone, places())
         process = self._context.Process(target=_perform, args=arguments)
+        self._running[ours] = _Running(arm, process, listeners, stack)  # first: a process that nobody knows is waited for at the end
         process.start()
         theirs.close()
-        self._running[ours] = _Running(arm, process, listeners, stack)
 
     def _hear(self, pipe: Connection) -> None:
         running = self._running[pipe]

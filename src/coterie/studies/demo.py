@@ -7,7 +7,7 @@ what the method does; whether that helps here is for the interval beside it to s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.running.experiment import Experiment
@@ -30,12 +30,14 @@ class Part:
     """Method -> its paper, and in one sentence what it does."""
     baseline: str
     seeds: tuple[int, ...]
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """Method -> the protocol that it is about, which stands in the place of `protocol`."""
 
     def arms(self, folder: Path, data: Path | None = None) -> list[Arm]:
         """Its runs.
 
         >>> [len(part.arms(Path("runs"))) for part in PARTS]
-        [32, 12]
+        [24, 12]
         """
         return arms_of(Experiment.load(self.name), list(self.rows), self.seeds, folder / Path(self.name).stem, data=data)
 
@@ -44,7 +46,7 @@ PARTS = (
     Part(
         "demo-classes",
         "Data that differ: ten clients, two digits each",
-        "Every client knows two of ten digits; the server's model is tested on all ten, a client's own model on its two.",
+        "Every client knows two of ten digits. A server's model is tested on all, a client's own on its two. * not global, but composed.",
         "global",
         {
             "fedavg": ("McMahan et al. 2017", "averages the clients' models: what the others are compared with"),
@@ -57,7 +59,8 @@ PARTS = (
             "centralised": ("no federation", "all data in one place: a bound, and no rival"),
         },
         "fedavg",
-        (0, 1, 2, 3),
+        (0, 1, 2),
+        {"split-metadata": "composed"},
     ),
     Part(
         "demo-styles",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.training.objectives import CrossEntropy, Objective, Step
+from coterie.training.objectives import Objective, Step
 
 __all__ = ["Backward", "Dense", "Span", "apart", "layers_of"]
 
@@ -48,6 +48,7 @@ def layers_of(model: nn.Module) -> list[str] | None:
 class Backward:
     """The loss and the gradients of one dense network: the operations of automatic differentiation in their order, so that no bit differs.
 
+    >>> from coterie.training.objectives import CrossEntropy
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> step = Step(net, torch.ones(5, 4), torch.zeros(5, dtype=torch.int64), start={})
     >>> loss, gradients = Backward(["0", "2"], dict(net.named_parameters()))(step, CrossEntropy())
@@ -57,55 +58,35 @@ class Backward:
     """
 
     def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
-        self._parameters = list(parameters.values())
+        self._parameters = parameters
         self._weights = [parameters[f"{name}.weight"].detach() for name in layers]
         self._biases = [parameters[f"{name}.bias"].detach() for name in layers]
+        self._one = self._weights[0].new_ones(())
 
     @classmethod
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Backward | None:
         """For a network and an objective that it can be used with, all of whose parameters move; else None."""
         layers = layers_of(model) if objective.shallow else None
         named = [f"{name}.{kind}" for name in layers or () for kind in KINDS]
-        return None if layers is None or list(moving) != named else cls(layers, moving)
+        if layers is None or list(moving) != named:
+            return None
+        narrow = any(moving[f"{name}.weight"].shape[1] == 1 for name in layers[1:])  # a product of one by one is taken the other way round
+        return None if narrow else cls(layers, moving)
 
     def __call__(self, step: Step, objective: Objective) -> tuple[Tensor, list[Tensor]]:
         """Of one batch; gradients in the order of the parameters."""
         inputs = [step.x.reshape(len(step.x), -1)]
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-        logits = torch.addmm(self._biases[-1], inputs[-1], self._weights[-1].t())
-        added: list[Tensor | None] = [None] * len(self._parameters)
-        if objective == CrossEntropy():
-            loss, back = _cross_entropy(logits, step.y)
-        else:
-            loss, back, added = _differentiated(logits, self._parameters, step, objective)
+        step.logits = torch.addmm(self._biases[-1], inputs[-1], self._weights[-1].t())
+        loss, by_logits, added = objective.back(step, self._one, self._parameters)
+        back = torch.zeros_like(step.logits) if by_logits is None else by_logits
         gradients = list[Tensor]()
         for weight, given in zip(reversed(self._weights), reversed(inputs), strict=True):
             gradients += [back.sum(0), back.t().mm(given)]
             if given is not inputs[0]:
                 back = AT.threshold_backward.default(back.mm(weight), given, 0)
         return loss, [each if more is None else each + more for each, more in zip(reversed(gradients), added, strict=True)]
-
-
-def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient by the logits."""
-    scores = torch.log_softmax(logits, 1)
-    loss, weight = AT.nll_loss_forward.default(scores, y, None, 1, -100)
-    back = AT.nll_loss_backward.default(torch.ones_like(loss), scores, y, None, 1, -100, weight)
-    return loss, AT._log_softmax_backward_data.default(back, scores, 1, scores.dtype)
-
-
-def _differentiated(
-    logits: Tensor, parameters: Sequence[Tensor], step: Step, objective: Objective
-) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """The same of any shallow objective, and what it adds to gradients by looking at the parameters themselves."""
-    step.logits = logits.requires_grad_()
-    loss = objective(step)
-    if "features" in vars(step):  # their part of the gradient would be lost
-        raise TypeError(f"{objective} looks at features, and says `shallow`: one that inherits from such an objective must say False")
-    found: tuple[Tensor | None, ...] = torch.autograd.grad(loss, [logits, *parameters], allow_unused=True)
-    back, *added = found
-    return loss.detach(), torch.zeros_like(logits) if back is None else back, added
 
 
 class Dense:

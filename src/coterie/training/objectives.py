@@ -1,13 +1,17 @@
 """What training minimises: a sum of terms, `CrossEntropy() + mu * Proximal()`.
 
 A term with weight 0 is left out, so that a method whose extra term is switched off is bit for bit the method it extends.
+
+A term's gradient is found by automatic differentiation, or, where small batches would make that the larger part of the work, written
+out beside it (`back`): the same operations in the same order, so that no bit differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +20,9 @@ from torch.nn import functional as F
 from coterie.models import Staged
 from coterie.record import Record
 
-__all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Step", "kl_divergence"]
+__all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Slope", "Step", "kl_divergence"]
+
+AT = torch.ops.aten
 
 
 @dataclass
@@ -51,6 +57,14 @@ class Step:
         return out
 
 
+class Slope(NamedTuple):
+    """A shallow term of one batch and what it pulls at: the logits, and the parameters as such, where it looks at them."""
+
+    value: Tensor
+    logits: Tensor | None
+    parameters: Sequence[Tensor | None]
+
+
 class Objective:
     """A term to minimise; terms add up and can be weighted.
 
@@ -71,6 +85,27 @@ class Objective:
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""
         raise NotImplementedError
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        """What a shallow term is, and a weight times its gradient by `step.logits` and by the parameters as such.
+
+        Whoever writes it out says the same as `__call__`; a subclass with a `__call__` of its own does not inherit what it no longer is.
+
+        >>> step = Step(nn.Identity(), torch.zeros(1, 2), torch.tensor([0]), start={})
+        >>> CrossEntropy().back(step, torch.tensor(1.0), {}).logits
+        tensor([[-0.5000,  0.5000]])
+        """
+        step.logits = step.logits.detach().requires_grad_()
+        value = self(step)
+        if "features" in vars(step):  # their part of the gradient would be lost
+            raise TypeError(f"{self} looks at features, and says `shallow`: one that inherits from such an objective must say False")
+        logits, *added = torch.autograd.grad(value, [step.logits, *parameters.values()], weight, allow_unused=True)
+        step.logits = step.logits.detach()
+        return Slope(value.detach(), logits, added)
+
+    def __init_subclass__(cls) -> None:
+        if "__call__" in vars(cls) and "back" not in vars(cls):
+            cls.back = Objective.back  # type: ignore[method-assign]
 
     def __add__(self, other: Objective) -> Objective:
         return Sum((*_terms(self), *_terms(other)))
@@ -97,6 +132,10 @@ class Weighted(Objective):
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
 
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        value, logits, added = self.term.back(step, weight * self.weight, parameters)
+        return Slope(self.weight * value, logits, added)
+
 
 @dataclass(frozen=True)
 class Sum(Objective):
@@ -116,6 +155,19 @@ class Sum(Objective):
         first, *rest = values = [term(step) for term in self.terms]
         step.parts.extend(value.detach() for value in values)
         return sum(rest, start=first)
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        slopes = [term.back(step, weight, parameters) for term in self.terms]
+        first, *rest = values = [slope.value for slope in slopes]
+        step.parts.extend(values)
+        later = slopes[::-1]  # what came last is gone back from first
+        added = [_added(each) for each in zip(*(slope.parameters for slope in later), strict=True)]
+        return Slope(sum(rest, start=first), _added([slope.logits for slope in later]), added)
+
+
+def _added(pulls: Sequence[Tensor | None]) -> Tensor | None:
+    there = [each for each in pulls if each is not None]
+    return sum(there[1:], start=there[0]) if there else None
 
 
 def _terms(objective: Objective) -> tuple[Objective, ...]:
@@ -144,6 +196,12 @@ class CrossEntropy(Objective):
     def __call__(self, step: Step) -> Tensor:
         return F.cross_entropy(step.logits, step.y)
 
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        scores = torch.log_softmax(step.logits, 1)
+        loss, total = AT.nll_loss_forward.default(scores, step.y, None, 1, -100)
+        by_scores = AT.nll_loss_backward.default(weight, scores, step.y, None, 1, -100, total)
+        return Slope(loss, AT._log_softmax_backward_data.default(by_scores, scores, 1, scores.dtype), [None] * len(parameters))
+
 
 @dataclass(frozen=True)
 class Proximal(Objective):
@@ -166,6 +224,12 @@ class Proximal(Objective):
         anchor = step.start if self.anchor is None else self.anchor.tensors
         distances = [(p - anchor[name]).square().sum() for name, p in step.model.named_parameters() if p.requires_grad]
         return 0.5 * torch.stack(distances).sum()
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        anchor = step.start if self.anchor is None else self.anchor.tensors
+        away = [p.detach() - anchor[name] for name, p in parameters.items()]
+        value = 0.5 * torch.stack([each.square().sum() for each in away]).sum()
+        return Slope(value, None, [each.mul_(weight) for each in away])
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
@@ -194,3 +258,9 @@ class Distillation(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         return kl_divergence(step.frozen[self.teacher], step.logits)
+
+    def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
+        student, teacher = step.logits.log_softmax(1), step.frozen[self.teacher].detach().log_softmax(1)
+        value = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+        by_scores = (teacher.exp() * (weight / len(student))).neg_()
+        return Slope(value, AT._log_softmax_backward_data.default(by_scores, student, 1, student.dtype), [None] * len(parameters))

@@ -21,7 +21,8 @@ def show(experiment: ExperimentFile, overrides: Set = None, as_json: Json = Fals
     from coterie.cli.writing import as_toml
     from coterie.running.experiment import Experiment
 
-    table = Experiment.load(experiment, overrides or ()).resolved()
+    plan = Experiment.load(experiment, overrides or ())
+    table = plan.resolved() | ({"methods": plan.methods} if plan.methods else {})
     sys.stdout.write(json.dumps(table) + "\n" if as_json else as_toml(table))
 
 

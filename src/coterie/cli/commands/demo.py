@@ -9,7 +9,7 @@ from coterie.cli.sentences import console, program, say
 from coterie.cli.watching import watched
 
 if TYPE_CHECKING:
-    from coterie.results.comparison import Contrast, Gap, Reach
+    from coterie.results.comparison import ArmRuns, Contrast, Gap, Reach
     from coterie.results.statistics import Estimate
     from coterie.results.tables import Sheet
     from coterie.studies.demo import Part
@@ -41,7 +41,7 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
         say(f"Part {len(chapters) + 1} of {len(PARTS)}: {len(arms)} runs")
         with watched(arms, None, quiet=quiet, brief=True) as watch:
             compared = study.compare(arms, watch, jobs=jobs).complete()
-        found = contrast(read_arms((arm.label, arm.folder) for arm in compared.arms), part.baseline)
+        found = contrast(_judged(part, read_arms((arm.label, arm.folder) for arm in compared.arms)), part.baseline)
         sheets = (_numbers(part, found), _meanings(part))
         console.print(*sheets)
         if compared.reused:
@@ -54,16 +54,25 @@ def demo(jobs: Jobs = None, quiet: Quiet = False) -> None:
         say(f"  {program()} {command}\n      {what}")
 
 
+def _judged(part: Part, arms: list[ArmRuns]) -> list[ArmRuns]:
+    """The same arms, with what a method is about under the protocol that all are compared by."""
+    for arm in (each for each in arms if each.label in part.instead):
+        for run in arm.runs:
+            run.tally.means[part.protocol] = run.tally.means[part.instead[arm.label]]
+    return arms
+
+
 def _numbers(part: Part, found: Contrast) -> Sheet:
     """One row for each method: what it reached, and what of its differences to the baseline is shown."""
     from coterie.results.tables import Sheet
 
-    protocols = list(dict.fromkeys(name for standing in found.standings for name in standing.accuracy))
+    measured = dict.fromkeys(name for standing in found.standings for name in standing.accuracy)
+    protocols = [name for name in measured if name not in part.instead.values()]
     reached = {each.label: each for each in found.reaches if each.protocol == part.protocol}
     gaps = {(gap.label, gap.protocol): gap for gap in found.gaps}
     rows = [
         [
-            standing.label,
+            standing.label + ("*" if standing.label in part.instead else ""),
             *(_reached(standing.accuracy.get(name)) for name in protocols),
             *([_rounds(reached.get(standing.label))] if reached else []),
             *(_shown(gaps.get((standing.label, name))) for name in protocols),

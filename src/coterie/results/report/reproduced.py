@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from coterie.results.report.document import document, drawn, listed, tabled
 from coterie.results.tables import Sheet
@@ -93,9 +93,7 @@ def intervals_of(result: Mapping[str, Any]) -> Figure | None:
             _interval(panel, y, each)
         panel.axvline(1 if unit == "ratio" else 0, color="#000000", linewidth=0.8)
         if unit == "ratio":
-            panel.set_xscale("log")
-            panel.xaxis.set_major_formatter(ScalarFormatter())
-            panel.xaxis.set_minor_formatter(NullFormatter())
+            _logarithmic(panel)
         for y, each in enumerate(mine):
             _region(panel, y, each)
         panel.set_ylim(len(mine) - 0.5, -0.5)
@@ -192,13 +190,20 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
         if cell["paper"] is not None:
             panel.plot(scale * cell["paper"], y, "D", color=colour(1), markerfacecolor="none", markersize=4)
     if cells and cells[0]["measure"] == "rounds":
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(ScalarFormatter())
-        panel.xaxis.set_minor_formatter(NullFormatter())
+        _logarithmic(panel)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
     counted = {"rounds": "rounds", "new client epochs": "epochs"}
     panel.set_xlabel("%" if share else counted.get(cells[0]["measure"], "") if cells else "")
+
+
+def _logarithmic(panel: Axes) -> None:
+    """A logarithmic axis with numbers to read off, also where it spans less than a power of ten."""
+    panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7) if high < 10 * low else (1, 2, 5)))
+    panel.xaxis.set_major_formatter(ScalarFormatter())
+    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
