@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from coterie.style import colour, styled, write_figure
 
 OURS = ("coterie", "stacked")
+BARE = ("bare", "together")
 WHAT = {"W1": "W1: CNN, 10 clients x 600", "W2": "W2: MLP, 100 clients x 60", "W3": "W3: FML on the MLP, 100 clients x 60"}
 
 
@@ -21,11 +22,16 @@ def main(source: Path, target: Path) -> None:
     """Draw what `run.py --out` has written: a panel for each work, shortest first; every round is a dot."""
     found = json.loads(source.read_text())
     works = found["medians"]
-    labels = {"bare": f"bare loop / {found['cores']}", "stacked": "Coterie, stacked", "coterie": "Coterie"}
+    labels = {
+        "bare": f"bare loop / {found['cores']}",
+        "together": f"{found['cores']} bare loops at once",
+        "stacked": "Coterie, stacked",
+        "coterie": "Coterie",
+    }
     figure = Figure(figsize=(3.5 * len(works), 2.2), layout="constrained")
     for panel, (work, peers) in zip(figure.subplots(1, len(works), squeeze=False)[0], works.items(), strict=True):
         names = sorted((name for name in peers if peers[name]["round"] == peers[name]["round"]), key=lambda name: -peers[name]["round"])
-        tints = ["#999999" if name == "bare" else colour(0) if name in OURS else colour(4) for name in names]
+        tints = ["#999999" if name in BARE else colour(0) if name in OURS else colour(4) for name in names]
         panel.barh([labels.get(name, name) for name in names], [peers[name]["round"] for name in names], color=tints, height=0.6)
         for name in names:
             share = found["cores"] if name == "bare" else 1

@@ -25,6 +25,7 @@ from statistics import median
 HERE = Path(__file__).parent
 COMMANDS = {
     "bare": ("coterie", ["bare.py"]),
+    "together": ("coterie", ["bare.py", "together"]),
     "coterie": ("coterie", ["ours.py"]),
     "stacked": ("coterie", ["ours.py", "stacked"]),
     "fedjax": ("fedjax", ["with_fedjax.py"]),

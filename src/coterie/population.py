@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coterie.data.examples import Examples
 from coterie.data.pool import Partition, Pool, Ragged, Rows, count
@@ -205,7 +206,7 @@ class Population:
         return {name: self._examples(rows[domain[rows] == index]) for index, name in enumerate(self.pool.domains)}
 
     def save(self, folder: Path) -> None:
-        """Lay the arrays into a folder for workers to map."""
+        """Lay the arrays into a folder for workers to map; here they are mapped too from now on, so that all processes share one copy."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, part in (("pool", self.pool), ("deal", self.partition), ("public", self.public), ("held", self.held)):
             if part is not None:
@@ -223,7 +224,8 @@ def _save_arrays(folder: Path, name: str, part: Pool | Partition | Ragged) -> No
     for each in fields(part):
         value = getattr(part, each.name)
         if isinstance(value, np.ndarray):
-            np.save(folder / f"{name}.{each.name}.npy", value)
+            np.save(path := folder / f"{name}.{each.name}.npy", value)
+            object.__setattr__(part, each.name, _mapped(path))
         elif isinstance(value, Ragged):
             _save_arrays(folder, f"{name}.{each.name}", value)
         else:
@@ -237,8 +239,13 @@ def _load_arrays(folder: Path, name: str, kind: type[Any]) -> Any:
     for each in fields(kind):
         path = folder / f"{name}.{each.name}.npy"
         if path.exists():
-            # Mode "c": torch warns of arrays that cannot be written; pages stay shared as nobody writes.
-            values[each.name] = np.load(path, mmap_mode="c")
+            values[each.name] = _mapped(path)
         elif (folder / f"{name}.{each.name}.json").exists():
             values[each.name] = _load_arrays(folder, f"{name}.{each.name}", Ragged)
     return kind(**values)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """An array in a file. Mode "c": torch warns of arrays that cannot be written; pages stay shared as nobody writes."""
+    array: NDArray[Any] = np.load(path, mmap_mode="c")
+    return array

@@ -109,7 +109,9 @@ def by_content(features: np.ndarray) -> np.ndarray:
 
 
 def components(features: np.ndarray, count: int) -> np.ndarray:
-    """PCA by numpy's SVD."""
+    """PCA by numpy's SVD, where there are more dimensions than that."""
+    if features.shape[1] <= count:
+        return features
     centred = features.astype(np.float64) - features.mean(0, dtype=np.float64)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
     return left[:, :count] * values[:count]
@@ -127,10 +129,13 @@ def nearest_within(centres: np.ndarray, points: np.ndarray) -> list[int]:
 
 
 def ring() -> np.ndarray:
-    """Samples around an empty middle, and thirty together that are nearer to it than any of those; twelve dimensions of thirteen matter."""
-    axes = np.eye(12, 13)
+    """Samples around an empty middle, and thirty together that are nearer to it than any of those.
+
+    Of its clusterings several are as good to the last digits: so it has no dimension too many, and nothing rounds before k-means does.
+    """
+    axes = np.eye(12)
     around = np.concatenate([axes[1:], -axes[1:]]) * np.linspace(3, 3.5, 22)[:, None]
-    together = 2.5 * axes[:1] + 0.05 * np.random.default_rng(0).normal(size=(30, 13))
+    together = 2.5 * axes[:1] + 0.05 * np.random.default_rng(0).normal(size=(30, 12))
     return np.concatenate([around, together]).astype(np.float32)
 
 
