@@ -63,8 +63,8 @@ class Reproduction:
 
     def _lead(self) -> list[str]:
         scale = self.recipe.scales[self.scale]
-        planned = f"; {len(self.seeds)} of {len(scale.seeds)} planned seeds" if len(self.seeds) < len(scale.seeds) else ""
-        return [self.recipe.paper, self.recipe.numbers, f"Scale: {self.scale} ({scale.takes}){planned}"]
+        planned = f" of {len(scale.seeds)} planned" if len(self.seeds) < len(scale.seeds) else ""
+        return [self.recipe.paper, self.recipe.numbers, f"Scale: {self.scale}; seeds: {len(self.seeds)}{planned}"]
 
     def _lists(self) -> dict[str, Sequence[str]]:
         scale = self.recipe.scales[self.scale]
