@@ -127,3 +127,29 @@ def test_the_page_on_privacy_has_the_numbers_that_were_measured() -> None:
     measured = (root / "results" / "split-reconstruction" / "reconstruction.md").read_text().splitlines()[2:]
     page = (root / "docs" / "privacy.md").read_text()
     assert [line for line in measured if line.split("|", 2)[2].strip() not in page] == []
+
+
+def test_costs_are_a_round_times_the_rounds_and_an_epoch_times_the_epochs(monkeypatch, tmp_path) -> None:
+    costs = study("costs")
+    clock = {"rounds": 3.0, "epochs": 0.5, "once": 7.0}
+    seen: list[tuple[int, int | None]] = []
+
+    def made_up(experiment: Experiment, data: Path, rounds: int, epochs: int | None = None) -> float:
+        seen.append((rounds, epochs))
+        return clock["once"] + clock["rounds"] * rounds + clock["epochs"] * (epochs or 0)
+
+    monkeypatch.setattr(costs, "seconds", made_up)
+    plan = Experiment.load("digits-two-class")
+    assert costs.whole(plan, tmp_path) == 7.0 + 3.0 * 30
+    split = plan.overridden({"method": "split-metadata", "evaluation.protocols": ["composed"]})
+    assert costs.whole(split, tmp_path) == 7.0 + 3.0 * 30 + 0.5 * 100
+    assert seen == [(1, None), (2, None), (1, 1), (2, 1), (1, 2)]
+
+
+def test_costs_of_a_recipe_are_measured_run_by_run(monkeypatch, capsys) -> None:
+    costs = study("costs")
+    monkeypatch.setattr(sys, "argv", ["costs.py", "fedfusion-figure6", "fccl-office-home", "--scale", "smoke"])
+    monkeypatch.setattr(costs, "seconds", lambda experiment, data, rounds, epochs=None: float(rounds))
+    costs.main()
+    told = capsys.readouterr().out
+    assert told.count("fedfusion-figure6: ") == 8, "seven rows and their sum"

@@ -1,0 +1,75 @@
+"""What a recipe would take, measured without running it: CPU seconds of one or two rounds of each of its runs, times their number.
+
+    python studies/costs.py [RECIPE ...] [--scale study] [--data FOLDER]
+
+Of each run that a seed needs, one round is run and then two, on a pilot seed and one core; what a second round adds is what each takes, and
+what is left of the first is what comes once (data, pretraining, new clients, the last evaluation). Where a server trains an upper part
+once, for some epochs, it is given one epoch, then two, in the same way. No accuracy is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import coterie
+from coterie.data.folder import data_folder
+from coterie.errors import UserError
+from coterie.running.experiment import Experiment
+from coterie.studies.recipe import Recipe, recipes
+from coterie.studies.reproduce import arms_for
+
+PILOT = 900
+
+
+def seconds(experiment: Experiment, data: Path, rounds: int, epochs: int | None = None) -> float:
+    """CPU seconds of a run, shortened to so many rounds, and, where a server trains once, to so many epochs there."""
+    every = rounds if experiment.evaluation.every >= experiment.rounds else experiment.evaluation.every
+    changes: dict[str, object] = {"rounds": rounds, "seed": PILOT, "engine.name": "inline", "evaluation.every": every}
+    if epochs is not None:
+        changes["method.server.epochs"] = epochs
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.process_time()
+        coterie.run(experiment.overridden(changes), Path(folder) / "run", data=data)
+        return time.process_time() - began
+
+
+def whole(experiment: Experiment, data: Path) -> float:
+    """CPU seconds that all of a run would take."""
+    server = getattr(experiment.method, "server", None)
+    least = None if server is None else 1
+    first = seconds(experiment, data, 1, least)
+    each = max(seconds(experiment, data, 2, least) - first, 0.0) if experiment.rounds > 1 else 0.0
+    epoch = 0.0 if server is None else max(seconds(experiment, data, 1, 2) - first, 0.0)
+    return first + each * (experiment.rounds - 1) + epoch * ((server.epochs if server else 1) - 1)
+
+
+def main() -> None:
+    """Print a line for each run, and one for each recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", default=list(recipes()))
+    parser.add_argument("--scale", default="study")
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    data = data_folder(options.data)
+    for name in options.recipes:
+        recipe = Recipe.load(name)
+        seeds = recipe.scales[options.scale].seeds
+        try:
+            arms = [each for each in arms_for(recipe, options.scale, Path("runs"), data) if each.experiment.seed == seeds[0]]
+            costs = {each.title: whole(each.experiment, data) for each in arms}
+        except UserError as error:
+            print(f"{name}: not measured: {error}", flush=True)
+            continue
+        for title, cost in costs.items():
+            print(f"{name}: {cost:8.0f} s  {title}", flush=True)
+        total = sum(costs.values())
+        print(
+            f"{name}: {total / 60:.0f} minutes of one core a seed, {total * len(seeds) / 3600:.1f} hours for {len(seeds)} seeds", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
