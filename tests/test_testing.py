@@ -13,6 +13,7 @@ import torch
 from coterie.method import means, task
 from coterie.methods import FedAvg
 from coterie.record import Record
+from coterie.settings import spec
 from coterie.testing import ConformanceError, check_method
 
 
@@ -148,3 +149,30 @@ def test_an_unpicklable_method_is_caught() -> None:
 
     with pytest.raises(ConformanceError, match="cannot be pickled"):
         check(Inner())
+
+
+@spec
+class Momentum(FedAvg):
+    """FedAvg with a momentum at the server, of which nothing is left where `beta` is 0."""
+
+    name: ClassVar[str] = "momentum"
+    beta: float = 0.0
+
+    def start(self, fed):
+        state = super().start(fed)
+        return state | Record(momentum=state.group("model").map(torch.zeros_like))
+
+    def round(self, state, fed):
+        mean = super().round(Record(model=state.group("model")), fed).group("model")
+        step = mean.combine(state.group("model"), torch.sub)
+        momentum = step.combine(state.group("momentum"), lambda new, old: new + self.beta * old)
+        moved = state.group("model").combine(momentum, torch.add) if self.beta else mean
+        return Record(model=moved, momentum=momentum)
+
+
+def test_a_method_that_keeps_more_reduces_to_one_that_keeps_less() -> None:
+    check_method(Momentum(), same_as=FedAvg(), engines=())
+    with pytest.raises(ConformanceError, match=r"after the last round model/dense1.0.bias in its state differs by up to 0\.\d"):
+        check_method(Momentum(beta=0.5), same_as=FedAvg(), engines=())
+    with pytest.raises(ConformanceError, match=r"its state has no momentum/"):
+        check_method(FedAvg(), same_as=Momentum(), engines=())

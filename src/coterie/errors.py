@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, ParamSpec, TypeVar
 
-__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "nearest", "place_of", "without_ours"]
+__all__ = ["CoterieError", "Interrupted", "RunError", "UserError", "counted", "nearest", "place_of", "without_ours"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +52,15 @@ class Interrupted(RunError):
     """Stopped from outside, by Ctrl-C or a signal; what was done is on disk."""
 
     exit_code: ClassVar[int] = 130
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of a thing, in words.
+
+    >>> counted(1, "round"), counted(1200, "client")
+    ('1 round', '1,200 clients')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -208,3 +208,13 @@ def test_mistakes_in_methods(tmp_path, method, sentence) -> None:
 
 def test_commas_within_brackets_and_quotes_do_not_part() -> None:
     assert split('a(x=[1, 2], y="b,c"), d , {e = 1, f = 2},') == ['a(x=[1, 2], y="b,c")', "d", "{e = 1, f = 2}"]
+
+
+def test_what_no_method_can_be_measured_by_is_an_error_and_not_another_measure(tmp_path) -> None:
+    plan = Experiment.load("digits-two-class", ['evaluation.protocols=["composed"]'])
+    with pytest.raises(UserError, match=r"evaluation\.protocols = \['composed'\]: none of fedavg, fedper offers any of these, expected"):
+        arms_of(plan, ["fedavg", "fedper"], [0], tmp_path)
+    assert [each.experiment.protocols for each in arms_of(plan, ["split-metadata", "local"], [0], tmp_path)] == [
+        ("composed",),
+        ("local_post",),
+    ]

@@ -83,6 +83,20 @@ def test_who_is_stopped_while_an_arm_starts_leaves_no_process_to_wait_for(tmp_pa
     assert multiprocessing.active_children() == []
 
 
+def test_a_run_whose_ledger_is_damaged_is_in_no_table(tmp_path) -> None:
+    """Its summary is whole, so it is not run again; what is left of its ledger would be another mean over as many seeds."""
+    compared = compare(arms_of(PLAN, ["fedavg"], [0, 1], tmp_path), silent)
+    (compared.arms[0].folder / "ledger.jsonl").write_text("junk\n")
+    again = compare(arms_of(PLAN, ["fedavg"], [0, 1], tmp_path), silent).complete()
+    assert again.reused == 2
+    with pytest.raises(RunError, match=r"fedavg-s0-\S+ is damaged: its first line,.*; 1 line is damaged.*Remove that folder"):
+        read_arms((each.label, each.folder) for each in again.arms)
+    shutil.rmtree(again.arms[0].folder)
+    mended = compare(arms_of(PLAN, ["fedavg"], [0, 1], tmp_path), silent)
+    assert mended.reused == 1
+    assert len(read_arms((each.label, each.folder) for each in mended.arms)[0].runs) == 2
+
+
 def test_data_that_are_missing_are_said_before_there_are_arms(tmp_path) -> None:
     plan = PLAN.overridden({"data.source": "mnist"})
     with pytest.raises(UserError, match="mnist was looked for"):

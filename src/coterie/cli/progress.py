@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from coterie.errors import counted
 from coterie.ledger import Event, Listener
 from coterie.results.escaping import plain
 from coterie.results.tally import Tally
@@ -133,7 +134,12 @@ def _lines(console: Console, title: str, rounds: int, brief: bool) -> Listener:
         tally.on_event(event)
         if event["event"] == ("end" if brief else "round"):
             how_long = sum(tally.seconds.values()) if brief else event["seconds"]
-            words = [plain(title), f"{rounds} rounds" if brief else f"round {event['round']}/{rounds}", latest(tally), f"{how_long:.1f} s"]
+            words = [
+                plain(title),
+                counted(rounds, "round") if brief else f"round {event['round']}/{rounds}",
+                latest(tally),
+                f"{how_long:.1f} s",
+            ]
             console.print("  ".join(word for word in words if word), markup=False, highlight=False, soft_wrap=True)
 
     return on_event

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from coterie.errors import RunError, UserError, nearest
-from coterie.results.read import Run, read_run
+from coterie.results.read import Run, read_whole
 from coterie.results.statistics import Difference, Estimate, estimate, paired
 from coterie.results.tally import Mean, Reached
 
@@ -148,7 +148,7 @@ def read_arms(labelled: Iterable[tuple[str, Path]]) -> list[ArmRuns]:
     """The arms of some runs, each given by what it is called and where it lies; runs of one label are seeds of one arm."""
     arms: dict[str, ArmRuns] = {}
     for label, folder in labelled:
-        arms.setdefault(label, ArmRuns(label, [])).runs.append(read_run(folder))
+        arms.setdefault(label, ArmRuns(label, [])).runs.append(read_whole(folder))
     return list(arms.values())
 
 

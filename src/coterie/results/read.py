@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.errors import UserError
+from coterie.errors import RunError, UserError
 from coterie.ledger import LEDGER, Event
 from coterie.results.tally import Tally
 
-__all__ = ["LEDGER", "Run", "read_run"]
+__all__ = ["LEDGER", "Run", "read_run", "read_whole"]
 
 FORGET = 200_000
 """Pieces remembered before the reader starts afresh: bounds memory where every message has another size."""
@@ -54,6 +54,25 @@ def read_run(folder: Path) -> Run:
     with path.open("rb", buffering=1 << 20) as file:
         reader.read(file)
     return reader.run
+
+
+def read_whole(folder: Path) -> Run:
+    """The ledger of a run that is over; where anything is missing in it, its numbers would mislead, and it is an error.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / LEDGER).write_text('{"event":"start","seed":3}\\n')
+    >>> read_whole(folder)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.RunError: the ledger in ... is damaged: it has no end: ... Remove that folder, and the same command runs it again
+    """
+    run = read_run(folder)
+    if run.missing:
+        raise RunError(
+            f"the ledger in {folder} is damaged: {'; '.join(run.missing)}. Remove that folder, and the same command runs it again"
+        )
+    return run
 
 
 class _Reader:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
+from coterie.errors import counted
 from coterie.results.comparison import Contrast, Gap, OverClients, Reach, Standing
 from coterie.results.statistics import RUNNING, Difference, Estimate
 from coterie.results.tables import (
@@ -103,7 +104,7 @@ def clients_text(low: int, high: int | None = None) -> str:
     >>> clients_text(1), clients_text(10, 10), clients_text(5, 10)
     ('1 client', '10 clients', '5 to 10 clients')
     """
-    return f"{low:,} client{'' if low == 1 else 's'}" if high in (None, low) else f"{low:,} to {high:,} clients"
+    return counted(low, "client") if high in (None, low) else f"{low:,} to {high:,} clients"
 
 
 def _over_clients(found: Contrast) -> Sheet:

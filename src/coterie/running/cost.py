@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.errors import counted
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.running.experiment import Experiment
@@ -32,7 +33,7 @@ class Cost:
         30 rounds, 30 of them evaluated
         clients train 150 times for the result, and 75 times more only to be evaluated (50% of the training again)
         """
-        told = [f"{self.rounds:,} rounds, {self.evaluated:,} of them evaluated"]
+        told = [f"{counted(self.rounds, 'round')}, {self.evaluated:,} of them evaluated"]
         share = f" ({self.guests / self.trainings:.0%} of the training again)" if self.trainings else ""
         more = f", and {self.guests:,} times more only to be evaluated{share}" if self.guests else ""
         told.append(f"clients train {self.trainings:,} times for the result{more}")

@@ -28,7 +28,7 @@ from coterie.data.folder import data_folder
 from coterie.data.partitions import PARTITIONS, Partitioner
 from coterie.data.partitions.base import stream
 from coterie.data.pool import Partition, Pool
-from coterie.errors import UserError, nearest
+from coterie.errors import UserError
 from coterie.method import Method
 from coterie.methods import METHODS
 from coterie.models import MODELS, Architecture
@@ -266,7 +266,7 @@ class Experiment(Section):
         key, partition = f"evaluation.protocols = '{protocol}'", population.partition
         found = find_protocol(protocol, "evaluation.protocols")
         if protocol not in self.method.protocols:
-            raise UserError(f"{key}: method '{self.method.name}' does not offer it, {nearest(protocol, self.method.protocols)}")
+            raise UserError(f"{key}: method '{self.method.name}' does not offer it, expected {', '.join(self.method.protocols)}")
         if not found.about_clients and partition.permutation is not None:
             raise UserError(f"{key}: every client has its own order of pixels, so there is no common test set; try local_pre, local_post")
         if found.data == "own validation" and not len(partition.validation):

@@ -11,7 +11,7 @@ import torch
 
 from coterie.data.examples import scale_and_shift
 from coterie.engines.worker import read_memory
-from coterie.errors import UserError
+from coterie.errors import UserError, counted
 from coterie.ledger import LEDGER, events
 from coterie.models.trained import Trained
 from coterie.population import Population
@@ -101,7 +101,7 @@ class Result:
         from coterie.results.sheets import outcome
         from coterie.results.tables import as_html
 
-        title = f"{self.summary.get('name', self.folder.name)}: {self.summary['rounds']} rounds"
+        title = f"{self.summary.get('name', self.folder.name)}: {counted(self.summary['rounds'], 'round')}"
         return "".join(as_html(sheet) for sheet in outcome(title, self.summary)) + f"<p>{self.folder}</p>"
 
 

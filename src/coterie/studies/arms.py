@@ -88,6 +88,7 @@ def arms_of(
     chosen = [_chosen(base, each, own) for each in methods]
     check_keys({**own, **grid}, [each.method for each in chosen])
     _check_grid(grid)
+    _check_protocols(base.evaluation.protocols, [each.method for each in chosen])
     arms: dict[Path, Arm] = {}
     for each in chosen:
         planned = base.with_method(each.method)
@@ -222,6 +223,14 @@ def check_keys(wanted: Mapping[str, Any], methods: Sequence[Method]) -> None:
             known = {name for method in methods for name in _keys(method)}
             names = ", ".join(dict.fromkeys(method.name for method in methods))
             raise UserError(f"{key} = {_plain(value)}: none of {names} has such a key, {nearest(key.split('.')[1], known)}")
+
+
+def _check_protocols(asked: Sequence[str], methods: Sequence[Method]) -> None:
+    """Who offers nothing of what is asked for is measured by its own headline; if that is all methods, nothing asked for is left."""
+    offered = dict.fromkeys(protocol for method in methods for protocol in method.protocols)
+    if asked and methods and offered.keys().isdisjoint(asked):
+        named = ", ".join(dict.fromkeys(method.name for method in methods))
+        raise UserError(f"evaluation.protocols = {list(asked)}: none of {named} offers any of these, expected some of {', '.join(offered)}")
 
 
 def _check_grid(grid: Mapping[str, Any]) -> None:

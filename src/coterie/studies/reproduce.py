@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie import durable
 from coterie.errors import UserError, nearest
-from coterie.results.read import read_run
+from coterie.results.read import read_whole
 from coterie.results.tables import Cell, Sheet, as_markdown
 from coterie.results.tally import Tally
 from coterie.results.verdicts import Finding
@@ -112,7 +112,7 @@ def reproduce(
         compare(arms, watch, data=data, jobs=jobs).complete()
     seeds = _whole(recipe, scale, arms)
     used = [each for each in arms if each.experiment.seed in seeds]
-    tallies = {each.folder: read_run(each.folder).tally for each in used}
+    tallies = {each.folder: read_whole(each.folder).tally for each in used}
     paper = dict(recipe.numbered())
     cells = {
         key: _measured(plan, paper[key], [tallies[each.folder] for each in _arms(seeds, runs, key, plan, data)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import durable
-from coterie.errors import without_ours
+from coterie.errors import counted, without_ours
 from coterie.ledger import Event, Listener
 from coterie.results.comparison import Contrast, check_baseline, contrast, read_arms
 from coterie.results.sheets import comparison, formatted
@@ -53,7 +53,7 @@ class Tables:
     def sheets(self) -> list[Sheet]:
         """The tables."""
         first = self.compared.arms[0].experiment
-        return comparison(f"{first.name}, {first.rounds} rounds", self.found)
+        return comparison(f"{first.name}, {counted(first.rounds, 'round')}", self.found)
 
     @property
     def runs(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import typer
 
 from coterie.cli.options import ExperimentFile, Set
 from coterie.cli.sentences import console, say
-from coterie.errors import UserError
+from coterie.errors import UserError, counted
 
 if TYPE_CHECKING:
     from coterie.deployment.server_app import Deployment
@@ -150,7 +150,7 @@ def _agreed(plan: Experiment, refused: frozenset[str], yes: bool) -> bool:
     """Show what will leave; whether that is agreed to."""
     from coterie.deployment.declaration import declared
 
-    about = f"{plan.method.name}, {plan.rounds} rounds, here with the model {plan.model[0].name} on {_data(plan)}"
+    about = f"{plan.method.name}, {counted(plan.rounds, 'round')}, here with the model {plan.model[0].name} on {_data(plan)}"
     say(f"the server wants to run '{plan.name}': {about}")
     for sentence in declared(plan, refused):
         say(sentence)

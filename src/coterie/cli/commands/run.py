@@ -13,7 +13,7 @@ import typer
 from coterie import forking
 from coterie.cli.options import EXPERIMENT, DataFolder, Json, Out, Quiet, Set, Track
 from coterie.cli.sentences import console, kept, note, say
-from coterie.errors import UserError
+from coterie.errors import UserError, counted
 
 if TYPE_CHECKING:
     from coterie.running.experiment import Experiment
@@ -73,7 +73,7 @@ def _tell(plan: Experiment, result: Result, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
         return
-    console.print(*outcome(f"{plan.name}: {plan.method.name}, {result.summary['rounds']} rounds", result.summary), sep="\n")
+    console.print(*outcome(f"{plan.name}: {plan.method.name}, {counted(result.summary['rounds'], 'round')}", result.summary), sep="\n")
     say(spent(result.summary))
     say(f"written to {result.folder}")
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from coterie.errors import counted
 from coterie.ledger import Event
 from coterie.results.gather import Report, flatten
 from coterie.results.tables import Cell, Sheet, as_page, bytes_cell, seconds_cell
@@ -22,11 +23,11 @@ def subtitle(report: Report) -> str:
     """How much of what: methods, seeds, rounds, clients, data."""
     experiment = _first(report)
     seeds, rounds = {tally.seed for tally in report.tallies}, max(tally.rounds for tally in report.tallies)
-    parts = [_several(len(report.arms), "method"), _several(len(seeds), "seed"), _several(rounds, "round")]
+    parts = [counted(len(report.arms), "method"), counted(len(seeds), "seed"), counted(rounds, "round")]
     partition = experiment.get("partition", {})
     clients = next((tally.partition["clients"] for tally in report.tallies if tally.partition), partition.get("clients"))
     if clients:
-        parts.append(_several(clients, "client") + _cohort(experiment.get("cohort"), clients))
+        parts.append(counted(clients, "client") + _cohort(experiment.get("cohort"), clients))
     sources = " + ".join(source.get("name", "?") for source in experiment.get("data", {}).get("source", []))
     name = partition.get("name", "")
     return " · ".join(part for part in [*parts, sources, f"partition {name}" if name else ""] if part)
@@ -34,10 +35,6 @@ def subtitle(report: Report) -> str:
 
 def _first(report: Report) -> dict[str, Any]:
     return next((tally.experiment for tally in report.tallies if tally.experiment), {})
-
-
-def _several(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _cohort(cohort: float | None, clients: int) -> str:
@@ -67,10 +64,10 @@ def facts(report: Report) -> str:
         f"{agreed('training.optimiser.name')}, learning rate {agreed('training.optimiser.lr')}" if agreed("training.optimiser.lr") else ""
     )
     epochs, batch = agreed("training.epochs"), agreed("training.batch")
-    parts.append(f"{_several(epochs, 'local epoch')} per round" if isinstance(epochs, int) else "")
+    parts.append(f"{counted(epochs, 'local epoch')} per round" if isinstance(epochs, int) else "")
     parts.append(f"batches of {batch}" if batch else "")
     pretraining = agreed("pretraining")
-    parts.append(f"{_several(pretraining, 'epoch')} of pretraining" if isinstance(pretraining, int) and pretraining else "")
+    parts.append(f"{counted(pretraining, 'epoch')} of pretraining" if isinstance(pretraining, int) and pretraining else "")
     return " · ".join(part for part in parts if part)
 
 

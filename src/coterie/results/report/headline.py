@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
+from coterie.errors import counted
 from coterie.results.comparison import ArmRuns, Reach, differences, last_score, over_clients, reached
 from coterie.results.gather import Report
 from coterie.results.report.curves import METRICS, metrics_of
@@ -88,7 +89,7 @@ def _bound(report: Report, protocol: str, metric: str) -> str:
 def _score(best: tuple[ArmRuns, Estimate], report: Report, protocol: str, metric: str, *, alone: bool) -> Card:
     arm, found = best
     after = max(run.tally.rounds for run in arm.runs)
-    words = [f"after {after:,} round{'' if after == 1 else 's'}"]
+    words = [f"after {counted(after, 'round')}"]
     words.append("one seed" if found.spread is None else f"mean of {found.seeds} seeds ±\u00a0{points(found.spread, metric)}")
     over = over_clients(arm, protocol)
     if over is not None:
