@@ -293,6 +293,28 @@ def test_a_folder_to_write_to_is_not_a_file(call, tmp_path) -> None:
         2,
         "error: file is a file: expected a folder that is empty or not there yet\n",
     )
+    assert call("run", "digits-two-class", *FAST, "--dry-run", "--out", "file/below")[::2] == (
+        2,
+        "error: file is a file: expected a folder that is empty or not there yet\n",
+    )
+    assert call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", "file")[::2] == (
+        2,
+        "error: file is a file: expected a folder for the runs of a comparison\n",
+    )
+
+
+def test_a_comparison_that_cannot_be_written_is_told_in_a_sentence_before_any_arm_starts(call) -> None:
+    code, out, err = call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", "/proc/x")
+    assert (code, out, err) == (1, "", "error: /proc/x: No such file or directory\n")
+
+
+def test_a_comparison_does_not_go_into_the_folder_of_a_run(call, tmp_path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "ledger.jsonl").touch()
+    for where in ("one", "one/below"):
+        code, _, err = call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", where)
+        assert (code, err) == (2, "error: the folder one holds a single run: expected another one for the runs of a comparison\n")
+    assert os.listdir(tmp_path / "one") == ["ledger.jsonl"]
 
 
 def test_a_file_of_ones_own_that_is_missing_was_looked_for_everywhere(call, tmp_path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.errors import UserError, nearest, place_of
 
-__all__ = ["file_at", "imported", "look_in", "looked", "places"]
+__all__ = ["file_at", "imported", "look_in", "looked", "no_file", "places"]
 
 _places: list[Path] = []
 
@@ -54,6 +54,19 @@ def looked(path: str, folder: Path) -> list[Path]:
     """
     given = Path(path).expanduser()
     return [given.parent] if given.is_absolute() else list(dict.fromkeys((folder, *_places, Path.cwd())))
+
+
+def no_file(folder: Path, expected: str) -> None:
+    """Raise a UserError where a file lies in the place of a folder that is to be written, or of one above it.
+
+    >>> no_file(Path(__file__) / "runs", "a folder for runs")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: ...own.py is a file: expected a folder for runs
+    """
+    for each in (folder, *folder.parents):
+        if each.exists() and not each.is_dir():
+            raise UserError(f"{each} is a file: expected {expected}")
 
 
 def imported(path: str, what: str) -> Any:

@@ -83,6 +83,15 @@ def test_who_is_stopped_while_an_arm_starts_leaves_no_process_to_wait_for(tmp_pa
     assert multiprocessing.active_children() == []
 
 
+def test_a_folder_for_arms_that_never_begin_does_not_stay(tmp_path) -> None:
+    def stopped(arm: Arm):
+        raise RunError("no tracker")
+
+    with pytest.raises(RunError, match="no tracker"):
+        compare(arms_of(PLAN, ["fedavg"], [0], tmp_path / "new"), stopped)
+    assert os.listdir(tmp_path) == []
+
+
 def test_data_that_are_missing_are_said_before_there_are_arms(tmp_path) -> None:
     plan = PLAN.overridden({"data.source": "mnist"})
     with pytest.raises(UserError, match="mnist was looked for"):

@@ -22,6 +22,7 @@ from coterie.engines.engine import Engine, RunContext
 from coterie.errors import Interrupted, RunError, UserError, without_ours
 from coterie.ledger import LEDGER, Ledger, Listener
 from coterie.method import Method
+from coterie.own import no_file
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
@@ -34,7 +35,7 @@ from coterie.running.federation import Coordinator
 from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
 from coterie.running.result import Result, started
 
-__all__ = ["LEDGER", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["LEDGER", "Result", "check_folder", "new_folder", "resume", "run", "started"]
 
 LABEL_BYTES = 8
 PLATEAU = 0.005
@@ -67,14 +68,12 @@ def run(
     >>> sorted(path.name for path in result.folder.iterdir())
     ['checkpoint.previous.safetensors', 'checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
+    if folder is not None:
+        check_folder(Path(folder))
     chosen = engine or _engine(experiment)
     chosen.warm()
     population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
-    if where.exists() and not where.is_dir():
-        raise UserError(f"{where} is a file: expected a folder that is empty or not there yet")
-    if where.exists() and any(where.iterdir()):
-        raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     durable.make_folder(where)
     with Ledger(where / LEDGER, callbacks) as ledger:
         ledger.write(
@@ -256,6 +255,16 @@ def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -
         for epoch, value in enumerate(curve):
             found = {"protocol": "new_client", "client": reply.client, "metric": "accuracy", "value": value, "epoch": epoch}
             fed.ledger.write("evaluation", round=round + 1, **found)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a UserError where no run can be begun in a folder: there is a file in its place or above it, or something in it.
+
+    >>> check_folder(Path("no/such/folder"))
+    """
+    no_file(folder, "a folder that is empty or not there yet")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"the folder {folder} is not empty: resume what is in it (--resume {folder}), or choose another")
 
 
 def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:
