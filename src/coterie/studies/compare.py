@@ -26,7 +26,7 @@ from coterie import forking
 from coterie.durable import make_folder
 from coterie.engines import Inline
 from coterie.engines.engine import cores
-from coterie.engines.processes import ADVICE, UNGUARDED, leave_unguarded
+from coterie.engines.processes import UNGUARDED, Unguarded, leave_unguarded
 from coterie.errors import CoterieError, Interrupted, RunError, UserError, place_of
 from coterie.ledger import Event, Listener, events
 from coterie.own import look_in, places
@@ -208,7 +208,7 @@ class _ArmRunner:
         running.stack.close()
         pipe.close()
         if running.process.exitcode == UNGUARDED:
-            raise RunError(ADVICE)
+            raise Unguarded
         if not finished(running.arm):
             self._failed.setdefault(running.arm.title, f"its process died (exit code {running.process.exitcode}); out of memory?")
 
