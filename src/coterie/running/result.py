@@ -11,7 +11,7 @@ import torch
 
 from coterie.data.examples import scale_and_shift
 from coterie.engines.worker import read_memory
-from coterie.errors import UserError
+from coterie.errors import UserError, nearest
 from coterie.ledger import LEDGER, events
 from coterie.models.trained import Trained
 from coterie.population import Population
@@ -34,6 +34,10 @@ class Result:
 
     >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy()
     0.9
+    >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy("globall")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: protocol = 'globall': not evaluated in this run, did you mean 'global'? Valid: global
     """
 
     folder: Path
@@ -54,6 +58,8 @@ class Result:
     def accuracy(self, protocol: str | None = None) -> float:
         """The last accuracy under a protocol, or under the only one."""
         protocols = self.summary["protocols"]
+        if protocol is not None and protocol not in protocols:
+            raise UserError(f"protocol = '{protocol}': not evaluated in this run, {nearest(protocol, protocols)}")
         found: float = protocols[protocol or next(iter(protocols))]["accuracy"]["last"]
         return found
 
