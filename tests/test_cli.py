@@ -246,7 +246,7 @@ def test_an_error_in_ones_own_code_is_one_sentence_with_its_place(call, tmp_path
 
 NOT_METHODS = """
 from typing import ClassVar
-from coterie import FedAvg, Method, Record, spec, task
+from coterie import FedAvg, Method, Record, means, spec, task
 
 class Undecorated(Method):
     pass
@@ -266,6 +266,10 @@ class Misread(FedAvg):
     @task
     def train(self, site, memory, message):
         return Record(model=site.fit(message.group("modell"), None).params), memory
+
+class Misspelt(FedAvg):
+    def round(self, state, fed):
+        return means(fed.ask("train", state, like=state), "modle")
 """
 
 
@@ -277,6 +281,7 @@ class Misread(FedAvg):
         ("Forgetful", 1, "method 'forgetful': round returned NoneType, expected the server's state, a Record"),
         ("Unmeasured", 2, "evaluates = 'globel': no such model, did you mean 'global'?"),
         ("Misread", 1, "the Record given to fit is empty; is that group in the message or the memory? (not_quite.py:22)"),
+        ("Misspelt", 1, "LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model (not_quite.py:26)"),
         ("Forgetfull", 2, "method 'not_quite:Forgetfull': no such class there, did you mean 'Forgetful'?"),
     ],
 )
