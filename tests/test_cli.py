@@ -270,6 +270,37 @@ class Misread(FedAvg):
 class Misspelt(FedAvg):
     def round(self, state, fed):
         return means(fed.ask("train", state, like=state), "modle")
+
+class Loose(FedAvg):
+    evaluates: ClassVar[str] = "global"
+
+@spec
+class Counts(Method):
+    def start(self, fed):
+        return Record(model=fed.server.fresh())
+
+    def round(self, state, fed):
+        fed.ask("count", state)
+        return state
+
+class Unmarked(Counts):
+    def count(self, site, memory, message):
+        return Record(), memory
+
+class Unlisted(Counts):
+    @task
+    def count(self, site, memory, message):
+        site.evaluate("personal", message.group("model"))
+        return Record(), memory
+
+class Persnal(Counts):
+    @task
+    def count(self, site, memory, message):
+        site.evaluate("persnal", message.group("model"))
+        return Record(), memory
+
+class Narrow(FedAvg):
+    evaluates: ClassVar[tuple[str, ...]] = ("global",)
 """
 
 
@@ -282,6 +313,18 @@ class Misspelt(FedAvg):
         ("Unmeasured", 2, "evaluates = 'globel': no such model, did you mean 'global'?"),
         ("Misread", 1, "the Record given to fit is empty; is that group in the message or the memory? (not_quite.py:22)"),
         ("Misspelt", 1, "LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model (not_quite.py:26)"),
+        ("Loose", 2, "evaluates = 'global': expected a tuple, evaluates = ('global',)"),
+        ("Unmarked", 1, "Unmarked has no task 'count': its function count is not marked, write @coterie.task above it"),
+        (
+            "Unlisted",
+            1,
+            "site.evaluate('personal', ...): the method does not say that it has this model, list it in its `evaluates` (not_q",
+        ),
+        (
+            "Persnal",
+            1,
+            "site.evaluate('persnal', ...): no such model, did you mean 'personal'? Valid: composed, global, personal, start (not",
+        ),
         ("Forgetfull", 2, "method 'not_quite:Forgetfull': no such class there, did you mean 'Forgetful'?"),
     ],
 )
@@ -290,6 +333,11 @@ def test_what_is_wrong_with_a_method_of_ones_own_is_one_sentence(call, tmp_path,
     found, out, err = call("run", "digits-two-class", *FAST, "--set", f"method=not_quite:{name}")
     assert (found, err.count("error: "), "Traceback" in out + err) == (code, 1, False), err
     assert sentence in err
+
+
+def test_a_method_may_inherit_a_task_and_leave_out_a_model_that_it_measures(call, tmp_path) -> None:
+    (tmp_path / "not_quite.py").write_text(NOT_METHODS)
+    assert call("run", "digits-two-class", *FAST, "--set", "method=not_quite:Narrow", "--quiet")[0] == 0
 
 
 def test_a_folder_to_write_to_is_not_a_file(call, tmp_path) -> None:

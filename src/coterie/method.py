@@ -74,6 +74,10 @@ def find_task(method: Method, name: str) -> Task:
     """The task called `name`; nothing else of a method can be called from afar."""
     found = tasks_of(method)
     if name not in found:
+        if callable(getattr(type(method), name, None)) and not hasattr(Method, name):
+            raise UserError(
+                f"{type(method).__name__} has no task '{name}': its function {name} is not marked, write @coterie.task above it"
+            )
         raise UserError(f"{type(method).__name__} has no task '{name}': {nearest(name, found)}")
     return found[name]
 
