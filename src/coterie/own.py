@@ -5,6 +5,7 @@ Python looks beside a script, not where a command is given. Coterie also looks i
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -82,13 +83,19 @@ def imported(path: str, what: str) -> Any:
     Traceback (most recent call last):
     ...
     coterie.errors.UserError: method 'mth:tau' cannot be imported: No module named 'mth' (looked for in ...)
+    >>> imported("nets/mine.py:Net", "model 'nets/mine.py:Net'")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: model 'nets/mine.py:Net' names a file, expected its module: nets.mine:Net
     """
     module, _, name = path.partition(":")
+    if module.endswith(".py"):
+        raise UserError(f"{what} names a file, expected its module: {module.removesuffix('.py').replace('/', '.')}:{name}")
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        looked = ", ".join(str(each) for each in dict.fromkeys((Path.cwd(), *_places)))
-        where = f" (looked for in {looked} and where Python looks)" if error.name == module.split(".")[0] else place_of(error)
+        first = module.split(".")[0]
+        where = _looked_for(first) if error.name == first else place_of(error)
         raise UserError(f"{what} cannot be imported: {error}{where}") from None
     except (ImportError, SyntaxError) as error:
         raise UserError(f"{what} cannot be imported: {error}{place_of(error)}") from None
@@ -98,3 +105,12 @@ def imported(path: str, what: str) -> Any:
         there = [each for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__]
         raise UserError(f"{what}: no such class there, {nearest(name, there)}")
     return getattr(found, name)
+
+
+def _looked_for(module: str) -> str:
+    """Where a module was looked for, after one of a similar name that lies there."""
+    folders = list(dict.fromkeys((Path.cwd(), *_places)))
+    there = [each.stem for folder in folders for each in folder.iterdir() if each.suffix == ".py" or (each / "__init__.py").is_file()]
+    close = difflib.get_close_matches(module, there, n=1)
+    meant = f", did you mean '{close[0]}'?" if close else ""
+    return f"{meant} (looked for in {', '.join(map(str, folders))} and where Python looks)"
