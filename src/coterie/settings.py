@@ -276,7 +276,16 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     if absent:
         return f"{key} is missing"
     ways = [_expectation(each["msg"]) for each in found if _key(each["loc"]) == where]
-    return f"{key} = {first['input']!r}: {', or '.join([ways[0], *(way.removeprefix('should be ') for way in dict.fromkeys(ways[1:]))])}"
+    expected = ", or ".join([ways[0], *(way.removeprefix("should be ") for way in dict.fromkeys(ways[1:]))])
+    return f"{key} = {first['input']!r}: {expected}{_as_list(first['input']) if expected == 'should be a list' else ''}"
+
+
+def _as_list(given: Any) -> str:
+    """How a text that is no list would be one: strings in it have quotes, which a shell takes away that is not told otherwise."""
+    if not isinstance(given, str):
+        return ""
+    words = [word.strip(" '\"") for word in given.strip().strip("[]").split(",")]
+    return f" of strings in quotes, such as {json.dumps(words)} (in a shell with ' around it)"
 
 
 def _key(place: tuple[int | str, ...]) -> tuple[int | str, ...]:
