@@ -18,6 +18,7 @@ from coterie.record import Record, write
 from coterie.running.checkpoint import CHECKPOINT, Latest, latest
 from coterie.running.experiment import Experiment
 from coterie.running.provenance import continued
+from coterie.running.result import unfinished
 from coterie.running.rounds import check_folder, new_folder, started
 
 __all__ = ["extended"]
@@ -63,7 +64,7 @@ def extended(folder: Path, rounds: int, out: Path | None = None, *, data: Path |
 
 def _check(experiment: Experiment, found: Latest, folder: Path, rounds: int) -> None:
     if not found.over:
-        raise UserError(f"the run in {folder} is not finished: go on with coterie run --resume {folder}, then ask for more rounds")
+        raise UserError(f"{unfinished(found, folder)}, then ask for more rounds")
     if found.record is not None and found.record["reached"]:
         raise UserError(f"the run in {folder} reached its target (evaluation.stop_at) and stopped: more rounds would not be run")
     if experiment.new_clients is not None:

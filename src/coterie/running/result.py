@@ -18,14 +18,14 @@ from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.results.frames import frame
 from coterie.results.summary import SUMMARY
-from coterie.running.checkpoint import latest
+from coterie.running.checkpoint import Latest, latest
 from coterie.running.experiment import Experiment
 from coterie.site import SERVER, ModelCache, Site
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Result", "started"]
+__all__ = ["Result", "started", "unfinished"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Result:
         started(where)
         found = latest(where)
         if not found.over or found.record is None or not (where / SUMMARY).is_file():
-            raise UserError(f"the run in {where} is not finished: go on with coterie run --resume {where}")
+            raise UserError(unfinished(found, where))
         return cls(where, json.loads((where / SUMMARY).read_bytes()), found.record.group("state"))
 
     def accuracy(self, protocol: str | None = None) -> float:
@@ -109,6 +109,17 @@ class Result:
 
         title = f"{self.summary.get('name', self.folder.name)}: {self.summary['rounds']} rounds"
         return "".join(as_html(sheet) for sheet in outcome(title, self.summary)) + f"<p>{self.folder}</p>"
+
+
+def unfinished(found: Latest, folder: Path) -> str:
+    """Why a run has no end to show, and what to do: it has not come to it, or its last checkpoint is damaged.
+
+    >>> unfinished(Latest(), Path("runs/x"))
+    'the run in runs/x is not finished: go on with coterie run --resume runs/x'
+    """
+    if found.damage is None:
+        return f"the run in {folder} is not finished: go on with coterie run --resume {folder}"
+    return f"{found.damage}; go on from the checkpoint before it with coterie run --resume {folder}"
 
 
 def _known(client: int, population: Population) -> int:
