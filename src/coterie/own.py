@@ -70,8 +70,8 @@ def no_file(folder: Path, expected: str) -> None:
             raise UserError(f"{each} is a file: expected {expected}")
 
 
-def imported(path: str, what: str) -> Any:
-    """What `package.module:Name` leads to; `what` begins the sentence where it leads nowhere.
+def imported(path: str, what: str, kinds: tuple[type, ...] = (object,)) -> Any:
+    """What `package.module:Name` leads to; `what` begins the sentence where it leads nowhere, which lists classes of these kinds.
 
     >>> imported("math:tau", "")
     6.283185307179586
@@ -102,8 +102,9 @@ def imported(path: str, what: str) -> Any:
     except Exception as error:  # whatever a user's module does when it is imported
         raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}{place_of(error)}") from None
     if not hasattr(found, name):
-        there = [each for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__]
-        raise UserError(f"{what}: no such class there, {nearest(name, there)}")
+        own = {each: value for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__}
+        there = [each for each, value in own.items() if issubclass(value, kinds)]
+        raise UserError(f"{what}: no such class there, {nearest(name, there) if there else 'nor any other that could be meant'}")
     return getattr(found, name)
 
 

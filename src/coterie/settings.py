@@ -131,6 +131,11 @@ class Registry(Generic[S]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """What a path may lead to."""
+        return (self.base,)
+
     def resolve(self, value: Any, key: str = "") -> S:
         """An instance from an instance, a name, or a table with a `name` and settings."""
         key = key or self.kind
@@ -152,7 +157,7 @@ class Registry(Generic[S]):
     def find(self, name: str) -> type[S]:
         """The class behind a registered name or `package.module:Name`."""
         if ":" in name:
-            found = imported(name, f"{self.kind} '{name}'")
+            found = imported(name, f"{self.kind} '{name}'", self.kinds)
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 raise UserError(f"{self.kind} '{name}' is not a subclass of {self.base.__module__}.{self.base.__name__}")
             if not dataclasses.is_dataclass(found):
