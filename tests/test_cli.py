@@ -167,13 +167,15 @@ def test_list(call, kind) -> None:
         (("run", "digits-two-class", "--set", "cohort=0"), "cohort"),
         (("run", "digits-two-class", "--set", "training.optimiser.lr=-1"), "training.optimiser.lr = -1"),
         (("run", "digits-two-class", "--sett", "x=1"), "No such option: --sett"),
+        (("run", "digits-two-class", "--method", "fedavg"), "One run is --set method=fedprox"),
+        (("run", "digits-two-class", "--seeds", "0-2"), "several are: coterie compare EXPERIMENT --methods"),
         (("run",), "either an experiment or --resume"),
         (("run", "--resume", "nowhere"), "there is no ledger in nowhere"),
         (("run", "--resume", "nowhere", "--set", "rounds=3"), "--set and --out do not go with it"),
         (("compare", "digits-two-class", "--methods", "fedavg,fedprx"), "did you mean 'fedprox'"),
         (("compare", "digits-two-class", "--methods", ","), "--methods is empty"),
         (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "one"), "--seeds = 'one'"),
-        (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2'"),
+        (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2' is reversed: expected 2-4"),
         (("compare", "digits-two-class", "--methods", "fedavg,local", "--set", "method.mu=1"), "none of fedavg, local has such a key"),
         (("run", "digits-two-class", "--changed-code"), "they need --resume"),
         (("list", "method"), "coterie list method: no such kind of thing, did you mean 'methods'?"),
@@ -194,6 +196,7 @@ def test_a_run_that_fails_exits_1(call, tmp_path) -> None:
     code, _, err = call(*words)
     assert code == 1
     assert "replies admitted" in err
+    assert err.endswith("is training.optimiser.lr too large?\n")
     assert "Traceback" not in err
 
 
