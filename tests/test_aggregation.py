@@ -11,8 +11,9 @@ import torch
 from coterie.aggregation import AGGREGATIONS, Krum, Median, Private, Sent, TrimmedMean, WeightedMean
 from coterie.engines import Inline
 from coterie.errors import RunError, UserError
+from coterie.method import Federation, Reply, aggregate
 from coterie.methods import METHODS
-from coterie.record import Record
+from coterie.record import EMPTY, Record
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.testing import small_experiment
@@ -160,3 +161,11 @@ def test_an_unknown_rule_is_named() -> None:
     with pytest.raises(UserError, match="aggregation 'medain' is unknown: did you mean 'median'"):
         METHODS.resolve({"name": "fedavg", "aggregation": "medain"})
     assert set(AGGREGATIONS) == {"mean", "median", "trimmed-mean", "krum", "private"}
+
+
+def test_a_group_that_no_reply_has_is_named_with_the_nearest_whatever_the_rule() -> None:
+    fed = Federation()
+    fed.cohort = (0,)
+    for rule in (WeightedMean(), Median()):
+        with pytest.raises(LookupError, match="no reply has a group 'modle' of tensors: did you mean 'model'"):
+            aggregate(rule, fed, [Reply(0, Record(model={"w": torch.ones(1)}, examples=1))], EMPTY, "modle")

@@ -167,13 +167,15 @@ def test_list(call, kind) -> None:
         (("run", "digits-two-class", "--set", "cohort=0"), "cohort"),
         (("run", "digits-two-class", "--set", "training.optimiser.lr=-1"), "training.optimiser.lr = -1"),
         (("run", "digits-two-class", "--sett", "x=1"), "No such option: --sett"),
+        (("run", "digits-two-class", "--method", "fedavg"), "One run is --set method=fedprox"),
+        (("run", "digits-two-class", "--seeds", "0-2"), "several are: coterie compare EXPERIMENT --methods"),
         (("run",), "either an experiment or --resume"),
         (("run", "--resume", "nowhere"), "there is no ledger in nowhere"),
         (("run", "--resume", "nowhere", "--set", "rounds=3"), "--set and --out do not go with it"),
         (("compare", "digits-two-class", "--methods", "fedavg,fedprx"), "did you mean 'fedprox'"),
         (("compare", "digits-two-class", "--methods", ","), "--methods is empty"),
         (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "one"), "--seeds = 'one'"),
-        (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2'"),
+        (("compare", "digits-two-class", "--methods", "fedavg", "--seeds", "4-2"), "--seeds = '4-2' is reversed: expected 2-4"),
         (("compare", "digits-two-class", "--methods", "fedavg,local", "--set", "method.mu=1"), "none of fedavg, local has such a key"),
         (("run", "digits-two-class", "--changed-code"), "they need --resume"),
         (("list", "method"), "coterie list method: no such kind of thing, did you mean 'methods'?"),
@@ -194,6 +196,7 @@ def test_a_run_that_fails_exits_1(call, tmp_path) -> None:
     code, _, err = call(*words)
     assert code == 1
     assert "replies admitted" in err
+    assert err.endswith("is training.optimiser.lr too large?\n")
     assert "Traceback" not in err
 
 
@@ -246,7 +249,7 @@ def test_an_error_in_ones_own_code_is_one_sentence_with_its_place(call, tmp_path
 
 NOT_METHODS = """
 from typing import ClassVar
-from coterie import FedAvg, Method, Record, spec, task
+from coterie import FedAvg, Method, Record, means, spec, task
 
 class Undecorated(Method):
     pass
@@ -266,6 +269,41 @@ class Misread(FedAvg):
     @task
     def train(self, site, memory, message):
         return Record(model=site.fit(message.group("modell"), None).params), memory
+
+class Misspelt(FedAvg):
+    def round(self, state, fed):
+        return means(fed.ask("train", state, like=state), "modle")
+
+class Loose(FedAvg):
+    evaluates: ClassVar[str] = "global"
+
+@spec
+class Counts(Method):
+    def start(self, fed):
+        return Record(model=fed.server.fresh())
+
+    def round(self, state, fed):
+        fed.ask("count", state)
+        return state
+
+class Unmarked(Counts):
+    def count(self, site, memory, message):
+        return Record(), memory
+
+class Unlisted(Counts):
+    @task
+    def count(self, site, memory, message):
+        site.evaluate("personal", message.group("model"))
+        return Record(), memory
+
+class Persnal(Counts):
+    @task
+    def count(self, site, memory, message):
+        site.evaluate("persnal", message.group("model"))
+        return Record(), memory
+
+class Narrow(FedAvg):
+    evaluates: ClassVar[tuple[str, ...]] = ("global",)
 """
 
 
@@ -277,6 +315,19 @@ class Misread(FedAvg):
         ("Forgetful", 1, "method 'forgetful': round returned NoneType, expected the server's state, a Record"),
         ("Unmeasured", 2, "evaluates = 'globel': no such model, did you mean 'global'?"),
         ("Misread", 1, "the Record given to fit is empty; is that group in the message or the memory? (not_quite.py:22)"),
+        ("Misspelt", 1, "LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model (not_quite.py:26)"),
+        ("Loose", 2, "evaluates = 'global': expected a tuple, evaluates = ('global',)"),
+        ("Unmarked", 1, "Unmarked has no task 'count': its function count is not marked, write @coterie.task above it"),
+        (
+            "Unlisted",
+            1,
+            "site.evaluate('personal', ...): the method does not say that it has this model, list it in its `evaluates` (not_q",
+        ),
+        (
+            "Persnal",
+            1,
+            "site.evaluate('persnal', ...): no such model, did you mean 'personal'? Valid: composed, global, personal, start (not",
+        ),
         ("Forgetfull", 2, "method 'not_quite:Forgetfull': no such class there, did you mean 'Forgetful'?"),
     ],
 )
@@ -287,12 +338,39 @@ def test_what_is_wrong_with_a_method_of_ones_own_is_one_sentence(call, tmp_path,
     assert sentence in err
 
 
+def test_a_method_may_inherit_a_task_and_leave_out_a_model_that_it_measures(call, tmp_path) -> None:
+    (tmp_path / "not_quite.py").write_text(NOT_METHODS)
+    assert call("run", "digits-two-class", *FAST, "--set", "method=not_quite:Narrow", "--quiet")[0] == 0
+
+
 def test_a_folder_to_write_to_is_not_a_file(call, tmp_path) -> None:
     (tmp_path / "file").touch()
     assert call("run", "digits-two-class", *FAST, "--out", "file")[::2] == (
         2,
         "error: file is a file: expected a folder that is empty or not there yet\n",
     )
+    assert call("run", "digits-two-class", *FAST, "--dry-run", "--out", "file/below")[::2] == (
+        2,
+        "error: file is a file: expected a folder that is empty or not there yet\n",
+    )
+    assert call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", "file")[::2] == (
+        2,
+        "error: file is a file: expected a folder for the runs of a comparison\n",
+    )
+
+
+def test_a_comparison_that_cannot_be_written_is_told_in_a_sentence_before_any_arm_starts(call) -> None:
+    code, out, err = call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", "/proc/x")
+    assert (code, out, err) == (1, "", "error: /proc/x: No such file or directory\n")
+
+
+def test_a_comparison_does_not_go_into_the_folder_of_a_run(call, tmp_path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "ledger.jsonl").touch()
+    for where in ("one", "one/below"):
+        code, _, err = call("compare", "digits-two-class", *FAST, "--methods", "fedavg", "--out", where)
+        assert (code, err) == (2, "error: the folder one holds a single run: expected another one for the runs of a comparison\n")
+    assert os.listdir(tmp_path / "one") == ["ledger.jsonl"]
 
 
 def test_a_file_of_ones_own_that_is_missing_was_looked_for_everywhere(call, tmp_path) -> None:

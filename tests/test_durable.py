@@ -48,3 +48,12 @@ def test_new_folders_are_known_to_the_folders_above_them(tmp_path, monkeypatch) 
     durable.make_folder(tmp_path / "a" / "b")
     durable.make_folder(tmp_path / "a" / "b")
     assert synced == [tmp_path, tmp_path / "a"]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "nowhere" / "x", tmp_path / "folder"):
+        with pytest.raises(OSError, match=r"No such file|Is a directory") as caught:
+            durable.write(path, "new")
+        assert caught.value.filename == str(path)
+    assert os.listdir(tmp_path) == ["folder"]

@@ -79,6 +79,23 @@ def test_a_module_that_breaks_when_it_is_imported_is_a_sentence(tmp_path, code, 
     assert str(caught.value).startswith("method 'broken_when_imported:Thing' cannot be imported: ")
 
 
+def test_a_module_that_is_misspelt_is_named_with_the_nearest_that_lies_there(tmp_path) -> None:
+    (tmp_path / "beside_it.py").write_text(METHOD)
+    own.look_in(tmp_path)
+    with pytest.raises(UserError, match="No module named 'bside_it', did you mean 'beside_it'\\? \\(looked for in "):
+        own.imported("bside_it:Mine", "method")
+    with pytest.raises(UserError, match=r"method 'beside_it.py:Mine' names a file, expected its module: beside_it:Mine$"):
+        own.imported("beside_it.py:Mine", "method 'beside_it.py:Mine'")
+
+
+def test_what_is_listed_could_be_meant(tmp_path) -> None:
+    (tmp_path / "beside_it.py").write_text("from torch import nn\n\nclass Net(nn.Module): ...\n\nclass NotNet: ...\n")
+    own.look_in(tmp_path)
+    for model in ("beside_it:Nett", {"name": "custom", "module": "beside_it:Nett"}):
+        with pytest.raises(UserError, match=r"no such class there, did you mean 'Net'\? Valid: Net$"):
+            Experiment.load("digits-two-class").overridden({"model": model}).population()
+
+
 def test_the_place_of_an_error_is_the_users_own_line() -> None:
     with pytest.raises(OSError, match="No such file") as caught:
         Path("/no/such/file").read_text()

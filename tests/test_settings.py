@@ -135,7 +135,16 @@ def test_a_share_is_from_nothing_to_all() -> None:
         ("cohort", 1.5, "cohort = 1.5: should be a valid integer, or less than or equal to 1"),
         ("training.batch", "x", "training.batch = 'x': should be a valid integer, or 'all'"),
         ("evaluation.clients", 0, "evaluation.clients = 0: should be greater than or equal to 1, or a list"),
-        ("evaluation.protocols", "global", "evaluation.protocols = 'global': should be a list"),
+        (
+            "evaluation.protocols",
+            "global",
+            "evaluation.protocols = 'global': should be a list of strings in quotes, such as [\"global\"] (in a shell",
+        ),
+        (
+            "evaluation.protocols",
+            "[composed, global]",
+            'evaluation.protocols = \'[composed, global]\': should be a list of strings in quotes, such as ["composed", "global"]',
+        ),
         ("data.public", 3, "data.public = 3: should be a table"),
         ("model", [], "model = []: expected at least one"),
     ],

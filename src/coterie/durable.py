@@ -33,15 +33,16 @@ def write(path: Path, *pieces: Buffer | str, sync: bool = True, keep: Path | Non
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with naming(path), partial.open("wb") as file:
+        with naming(path, partial), partial.open("wb") as file:
             file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
             size = file.tell()
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(partial, path)
+        with naming(path, partial):
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(partial, path)
         if sync:
             sync_folder(path.parent)
     except BaseException:  # a full disk, a missing folder, Ctrl-C: nothing half-written stays
@@ -93,8 +94,8 @@ def make_folder(path: Path, *, sync: bool = True) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """An error of the disk in here names this file: writing does not say by itself what it wrote to.
+def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """An error of the disk in here names this file: writing does not say by itself what it wrote to, nor what `partial` is to become.
 
     >>> with naming(Path("ledger.jsonl")):
     ...     raise OSError(28, "No space left on device")
@@ -105,7 +106,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.filename in (None, partial, str(partial)):
+            error.filename = str(path)
         raise
 
 

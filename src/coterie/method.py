@@ -9,7 +9,7 @@ task gives those of a client to `site.evaluate`, and `models` finds the server's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -74,6 +74,10 @@ def find_task(method: Method, name: str) -> Task:
     """The task called `name`; nothing else of a method can be called from afar."""
     found = tasks_of(method)
     if name not in found:
+        if callable(getattr(type(method), name, None)) and not hasattr(Method, name):
+            raise UserError(
+                f"{type(method).__name__} has no task '{name}': its function {name} is not marked, write @coterie.task above it"
+            )
         raise UserError(f"{type(method).__name__} has no task '{name}': {nearest(name, found)}")
     return found[name]
 
@@ -311,14 +315,19 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     >>> replies = [Reply(0, Record(model={"w": torch.zeros(1)}, examples=1)), Reply(1, Record(model={"w": torch.ones(1)}, examples=3))]
     >>> means(replies, "model")["model/w"].item(), means(replies, "model", weighting="uniform")["model/w"].item()
     (0.75, 0.5)
+    >>> means(replies, "modle")
+    Traceback (most recent call last):
+    ...
+    LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model
     """
-    total, sums, dtypes = 0.0, dict[str, Tensor](), dict[str, torch.dtype]()
+    total, sums, dtypes, there = 0.0, dict[str, Tensor](), dict[str, torch.dtype](), set[str]()
     room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
     if weighting == "samples" and isinstance(replies, Replies):
         replies.needing("examples")
     for reply in replies:
         weight = reply.record.number("examples") if weighting == "samples" else 1.0
         total += weight
+        there.update(_groups(reply.record))
         for name, value in _members(reply.record, groups):
             dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
@@ -330,6 +339,8 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
                 sums[name].add_(room[name].copy_(value).mul_(weight))
             else:  # a whole number times a shorter float is exact in float64, whether it is rounded before it is added or not
                 sums[name].add_(room[name].copy_(value), alpha=weight)
+    if total:
+        _check_groups(groups, there)
     return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
 
 
@@ -362,9 +373,22 @@ def aggregate(
     came = [reply.record for reply in replies]
     if not came:
         return EMPTY
+    _check_groups(groups, set().union(*map(_groups, came)))
     weights = [record.number("examples") if weighting == "samples" else 1.0 for record in came]
     sent = Sent(Record(dict(_members(around, groups))), len(fed.cohort), lambda: fed.server.rng("aggregation"))
     return rule.merged([Record(dict(_members(record, groups))) for record in came], weights, sent)
+
+
+def _check_groups(groups: Sequence[str], there: Collection[str]) -> None:
+    """What is averaged is in some reply: what is misspelt would be a mean of nothing, and only be missed where that is used."""
+    for group in groups:
+        if group not in there:
+            known = nearest(group, there) if there else "expected tensors, but there are none"
+            raise LookupError(f"no reply has a group '{group}' of tensors: {known}")
+
+
+def _groups(record: Record) -> set[str]:
+    return {name.split("/", 1)[0] for name in record.tensors}
 
 
 def _members(record: Record, groups: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

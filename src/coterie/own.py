@@ -5,6 +5,7 @@ Python looks beside a script, not where a command is given. Coterie also looks i
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from coterie.errors import UserError, nearest, place_of
 
-__all__ = ["file_at", "imported", "look_in", "looked", "places"]
+__all__ = ["file_at", "imported", "look_in", "looked", "no_file", "places"]
 
 _places: list[Path] = []
 
@@ -56,8 +57,21 @@ def looked(path: str, folder: Path) -> list[Path]:
     return [given.parent] if given.is_absolute() else list(dict.fromkeys((folder, *_places, Path.cwd())))
 
 
-def imported(path: str, what: str) -> Any:
-    """What `package.module:Name` leads to; `what` begins the sentence where it leads nowhere.
+def no_file(folder: Path, expected: str) -> None:
+    """Raise a UserError where a file lies in the place of a folder that is to be written, or of one above it.
+
+    >>> no_file(Path(__file__) / "runs", "a folder for runs")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: ...own.py is a file: expected a folder for runs
+    """
+    for each in (folder, *folder.parents):
+        if each.exists() and not each.is_dir():
+            raise UserError(f"{each} is a file: expected {expected}")
+
+
+def imported(path: str, what: str, kinds: tuple[type, ...] = (object,)) -> Any:
+    """What `package.module:Name` leads to; `what` begins the sentence where it leads nowhere, which lists classes of these kinds.
 
     >>> imported("math:tau", "")
     6.283185307179586
@@ -69,19 +83,35 @@ def imported(path: str, what: str) -> Any:
     Traceback (most recent call last):
     ...
     coterie.errors.UserError: method 'mth:tau' cannot be imported: No module named 'mth' (looked for in ...)
+    >>> imported("nets/mine.py:Net", "model 'nets/mine.py:Net'")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: model 'nets/mine.py:Net' names a file, expected its module: nets.mine:Net
     """
     module, _, name = path.partition(":")
+    if module.endswith(".py"):
+        raise UserError(f"{what} names a file, expected its module: {module.removesuffix('.py').replace('/', '.')}:{name}")
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        looked = ", ".join(str(each) for each in dict.fromkeys((Path.cwd(), *_places)))
-        where = f" (looked for in {looked} and where Python looks)" if error.name == module.split(".")[0] else place_of(error)
+        first = module.split(".")[0]
+        where = _looked_for(first) if error.name == first else place_of(error)
         raise UserError(f"{what} cannot be imported: {error}{where}") from None
     except (ImportError, SyntaxError) as error:
         raise UserError(f"{what} cannot be imported: {error}{place_of(error)}") from None
     except Exception as error:  # whatever a user's module does when it is imported
         raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}{place_of(error)}") from None
     if not hasattr(found, name):
-        there = [each for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__]
-        raise UserError(f"{what}: no such class there, {nearest(name, there)}")
+        own = {each: value for each, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__}
+        there = [each for each, value in own.items() if issubclass(value, kinds)]
+        raise UserError(f"{what}: no such class there, {nearest(name, there) if there else 'nor any other that could be meant'}")
     return getattr(found, name)
+
+
+def _looked_for(module: str) -> str:
+    """Where a module was looked for, after one of a similar name that lies there."""
+    folders = list(dict.fromkeys((Path.cwd(), *_places)))
+    there = [each.stem for folder in folders for each in folder.iterdir() if each.suffix == ".py" or (each / "__init__.py").is_file()]
+    close = difflib.get_close_matches(module, there, n=1)
+    meant = f", did you mean '{close[0]}'?" if close else ""
+    return f"{meant} (looked for in {', '.join(map(str, folders))} and where Python looks)"

@@ -18,7 +18,7 @@ from coterie.data.examples import Examples
 from coterie.data.pool import Partition, Pool, Ragged, Rows, count
 from coterie.devices import CPU, Device
 from coterie.models import Architecture
-from coterie.protocols import PROTOCOLS
+from coterie.protocols import PROTOCOLS, Model
 from coterie.seeds import seed_of
 from coterie.settings import Whole
 from coterie.site import SERVER, ModelCache, Site, Visit
@@ -41,6 +41,7 @@ class HasNetworks(Protocol):
     """What a population must know of a method."""
 
     gathers_data: ClassVar[bool]
+    evaluates: ClassVar[tuple[Model, ...]]
 
     def network(self, base: Architecture, client: int) -> Architecture:
         """The network that the method has at a site."""
@@ -72,6 +73,11 @@ class Plan:
     def dtype(self) -> torch.dtype:
         """What networks compute in."""
         return torch.float64 if self.float64 else torch.float32
+
+    @property
+    def evaluates(self) -> tuple[Model, ...]:
+        """The models that a task may give to `site.evaluate`: a method may inherit tasks and leave out some of the models they measure."""
+        return tuple({model for kind in type(self.method).__mro__ for model in getattr(kind, "evaluates", ())})
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +156,7 @@ class Population:
             pretraining=plan.pretraining,
             shared=plan.shared,
             visit=visit,
+            evaluates=plan.evaluates,
             metrics={path.partition(":")[2]: find_metric(path) for path in plan.metrics},
             **own,
         )

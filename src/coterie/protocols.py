@@ -93,6 +93,8 @@ def protocols_of(models: Iterable[Model]) -> tuple[str, ...]:
     ...
     coterie.errors.UserError: evaluates = 'globel': no such model, did you mean 'global'? Valid: composed, global, personal, start
     """
+    if isinstance(models, str):
+        raise UserError(f"evaluates = '{models}': expected a tuple, evaluates = ('{models}',)")
     models, known = tuple(models), get_args(Model)
     if unknown := [model for model in models if model not in known]:
         raise UserError(f"evaluates = '{unknown[0]}': no such model, {nearest(unknown[0], known)}")

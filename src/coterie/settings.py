@@ -131,6 +131,11 @@ class Registry(Generic[S]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """What a path may lead to."""
+        return (self.base,)
+
     def resolve(self, value: Any, key: str = "") -> S:
         """An instance from an instance, a name, or a table with a `name` and settings."""
         key = key or self.kind
@@ -152,7 +157,7 @@ class Registry(Generic[S]):
     def find(self, name: str) -> type[S]:
         """The class behind a registered name or `package.module:Name`."""
         if ":" in name:
-            found = imported(name, f"{self.kind} '{name}'")
+            found = imported(name, f"{self.kind} '{name}'", self.kinds)
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 raise UserError(f"{self.kind} '{name}' is not a subclass of {self.base.__module__}.{self.base.__name__}")
             if not dataclasses.is_dataclass(found):
@@ -276,7 +281,16 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     if absent:
         return f"{key} is missing"
     ways = [_expectation(each["msg"]) for each in found if _key(each["loc"]) == where]
-    return f"{key} = {first['input']!r}: {', or '.join([ways[0], *(way.removeprefix('should be ') for way in dict.fromkeys(ways[1:]))])}"
+    expected = ", or ".join([ways[0], *(way.removeprefix("should be ") for way in dict.fromkeys(ways[1:]))])
+    return f"{key} = {first['input']!r}: {expected}{_as_list(first['input']) if expected == 'should be a list' else ''}"
+
+
+def _as_list(given: Any) -> str:
+    """How a text that is no list would be one: strings in it have quotes, which a shell takes away that is not told otherwise."""
+    if not isinstance(given, str):
+        return ""
+    words = [word.strip(" '\"") for word in given.strip().strip("[]").split(",")]
+    return f" of strings in quotes, such as {json.dumps(words)} (in a shell with ' around it)"
 
 
 def _key(place: tuple[int | str, ...]) -> tuple[int | str, ...]:

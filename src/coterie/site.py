@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
 from coterie.data.examples import Examples, Samples
 from coterie.devices import CPU, Device
-from coterie.errors import UserError
+from coterie.errors import UserError, nearest
 from coterie.models import Architecture, staged
 from coterie.protocols import PROTOCOLS, Model, Protocol
 from coterie.record import Record, read, write
@@ -123,6 +123,8 @@ class Site:
     shared: Path | None = None
     """Where pretrained models lie that several runs of a comparison start from."""
     visit: Visit = Visit()
+    evaluates: tuple[Model, ...] = get_args(Model)
+    """The models that the method, or a parent of it, says that it has."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """A user's own, by name."""
     observations: list[Observation] = field(default_factory=list)
@@ -232,6 +234,10 @@ class Site:
 
         What is found reaches the ledger, not the message. `output` is how the network answers a batch, where that is not `net(x)`.
         """
+        if model not in get_args(Model):
+            raise ValueError(f"site.evaluate('{model}', ...): no such model, {nearest(model, get_args(Model))}")
+        if model not in self.evaluates:
+            raise ValueError(f"site.evaluate('{model}', ...): the method does not say that it has this model, list it in its `evaluates`")
         for name in self.visit.protocols:
             if PROTOCOLS[name].model == model:
                 for domain, data in self._measured_on(PROTOCOLS[name]):

@@ -300,6 +300,7 @@ def test_a_script_without_a_guard_is_told_so_in_a_sentence(tmp_path) -> None:
     done = subprocess.run([sys.executable, str(script), str(tmp_path / "run")], capture_output=True, text=True, check=False)
     assert done.stderr.count("Traceback") == 1
     assert "put what the script does under `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists(), "the script, once it has a guard, is not told that something is there"
 
 
 def test_what_a_task_prints_does_not_reach_standard_output(tmp_path) -> None:

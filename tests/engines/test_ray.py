@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import warnings
 
 import pytest
@@ -100,6 +101,16 @@ def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path) -> None:
         ray.shutdown()
     with pytest.raises(UserError, match=r"engine\.address = '127\.0\.0\.1:1'"):
         run(small_experiment(METHODS.resolve("fedavg")), tmp_path / "run", engine=Ray(workers=1, address="127.0.0.1:1"))
+
+
+def test_an_engine_that_cannot_be_had_leaves_no_folder(tmp_path, monkeypatch) -> None:
+    plan = small_experiment(METHODS.resolve("fedavg"))
+    with pytest.raises(UserError, match="no Ray cluster there"):
+        run(plan, tmp_path / "run", engine=Ray(address="127.0.0.1:1"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"engine.name = 'ray' needs Ray: pip install 'coterie\[ray\]'"):
+        run(plan, tmp_path / "run", engine=Ray())
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_experiment_names_it() -> None:

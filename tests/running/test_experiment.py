@@ -161,3 +161,11 @@ def test_two_sources_of_one_name_are_two_domains(tmp_path) -> None:
     data = {"source": [{"name": "npz", "path": f"{name}.npz"} for name in ("a", "b")]}
     pool = Experiment.load("digits-two-class").overridden({"data": data}).data.load(tmp_path, 0)
     assert (pool.domains, len(pool)) == (("npz-1", "npz-2"), 12)
+
+
+def test_a_file_that_lacks_something_is_named_with_an_example(tmp_path) -> None:
+    (tmp_path / "short.toml").write_text('name = "x"\ndata.source = "digits"\n')
+    with pytest.raises(UserError) as caught:
+        Experiment.load(tmp_path / "short.toml")
+    example = 'partition = { name = "iid", clients = 10 }'
+    assert str(caught.value) == f"{tmp_path / 'short.toml'}: partition is missing, expected such as {example}"

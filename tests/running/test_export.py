@@ -82,6 +82,10 @@ def test_what_is_not_there_is_a_sentence(fedavg, tmp_path) -> None:
         fedavg.model(client=99)
     with pytest.raises(UserError, match="there is no ledger"):
         export(tmp_path)
+    for form in ("safetensors", "torchscript"):
+        with pytest.raises(OSError, match="No such file") as caught:
+            export(fedavg.folder, format=form, out=tmp_path / "nowhere" / "x.pt")
+        assert caught.value.filename == str(tmp_path / "nowhere" / "x.pt")
 
 
 ELSEWHERE = """

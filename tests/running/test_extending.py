@@ -9,6 +9,7 @@ from coterie.errors import UserError
 from coterie.ledger import LEDGER, events
 from coterie.methods.ditto import Ditto
 from coterie.running.extending import extended
+from coterie.running.result import Result
 from coterie.running.rounds import resume, run
 from coterie.testing import small_experiment
 
@@ -36,3 +37,13 @@ def test_more_rounds_are_more(tmp_path) -> None:
         extended(short.folder, 3, short.folder)
     with pytest.raises(UserError, match="there is no ledger"):
         extended(tmp_path / "nothing", 3)
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_is_called_so(tmp_path) -> None:
+    run(PLAN, tmp_path / "short", engine=Inline())
+    (tmp_path / "short" / "checkpoint.safetensors").write_bytes(b"x")
+    for ask in (lambda: extended(tmp_path / "short", 3), lambda: Result.load(tmp_path / "short")):
+        with pytest.raises(
+            UserError, match=r"checkpoint\.safetensors is damaged: .*; go on from the checkpoint before it with coterie run"
+        ):
+            ask()

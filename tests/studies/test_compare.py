@@ -97,6 +97,15 @@ def test_a_run_whose_ledger_is_damaged_is_in_no_table(tmp_path) -> None:
     assert len(read_arms((each.label, each.folder) for each in mended.arms)[0].runs) == 2
 
 
+def test_a_folder_for_arms_that_never_begin_does_not_stay(tmp_path) -> None:
+    def stopped(arm: Arm):
+        raise RunError("no tracker")
+
+    with pytest.raises(RunError, match="no tracker"):
+        compare(arms_of(PLAN, ["fedavg"], [0], tmp_path / "new"), stopped)
+    assert os.listdir(tmp_path) == []
+
+
 def test_data_that_are_missing_are_said_before_there_are_arms(tmp_path) -> None:
     plan = PLAN.overridden({"data.source": "mnist"})
     with pytest.raises(UserError, match="mnist was looked for"):

@@ -73,6 +73,7 @@ def test_where_clients_are_apart_a_stack_is_refused(tmp_path) -> None:
     _, together = stacked(FedAvg())
     with pytest.raises(UserError, match=r"training\.stack = 3: clients are apart on this engine"):
         run(together, tmp_path / "run", engine=Deployed())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_stacked_has_the_bits_it_has_by_itself(tmp_path) -> None:

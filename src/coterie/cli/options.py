@@ -42,8 +42,10 @@ def seeds_of(text: str, option: str = "--seeds") -> list[int]:
     seeds: list[int] = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         first, dash, last = (part.strip() for part in word.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UserError(f"{option} = '{word}': expected whole numbers separated by commas, or from-to, such as 0-4")
+        if dash and int(last) < int(first):
+            raise UserError(f"{option} = '{word}' is reversed: expected {last}-{first}")
         seeds += range(int(first), int(last or first) + 1)
     if not seeds:
         raise UserError(f"{option} is empty: expected whole numbers separated by commas, or from-to, such as 0-4")

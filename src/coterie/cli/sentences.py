@@ -22,6 +22,8 @@ from coterie.results.escaping import plain
 __all__ = ["complain", "console", "ending", "kept", "note", "program", "say"]
 
 console = Console()
+OF_SEVERAL = ("--method", "--methods", "--seed", "--seeds", "--grid")
+"""Options that people give to a run and mean a comparison by."""
 
 
 def say(sentence: str) -> None:
@@ -52,7 +54,7 @@ def ending(error: Exception) -> tuple[int, str]:
     if isinstance(error, CoterieError):
         return error.exit_code, str(error)
     if hasattr(error, "format_message"):  # a mistake on the command line, in typer's own words
-        return 2, error.format_message()
+        return 2, f"{error.format_message()}{_several(error)}"
     if isinstance(error, OSError):  # a full disk, a folder that cannot be written or is gone
         return 1, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     if isinstance(error, MemoryError) or "allocate memory" in str(error):  # numpy's words, and torch's
@@ -60,6 +62,14 @@ def ending(error: Exception) -> tuple[int, str]:
     if place := place_of(error):  # in code of the user's that runs on the server
         return 1, f"{type(error).__name__}: {error}{place}"
     raise error
+
+
+def _several(error: Exception) -> str:
+    """What to do instead, after an option that only a comparison has was given to a run."""
+    command = getattr(getattr(error, "ctx", None), "info_name", "")
+    if command != "run" or getattr(error, "option_name", "") not in OF_SEVERAL:
+        return ""
+    return " One run is --set method=fedprox --set seed=1, several are: coterie compare EXPERIMENT --methods fedavg,fedprox --seeds 0-2"
 
 
 @contextmanager

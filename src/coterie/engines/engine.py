@@ -32,8 +32,10 @@ def brief(text: str, most: int = 500) -> str:
 
     >>> brief("no such luck"), brief("\x1b[2Jhalf a \ud83d"), brief("ha" * 1000, most=4)
     ('no such luck', '\\x1b[2Jhalf a \\ud83d', 'haha... (2,000 characters)')
+    >>> brief("size mismatch:\tw")
+    'size mismatch: w'
     """
-    shown = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[:most])
+    shown = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text[:most].replace("\t", " "))
     return shown if len(text) <= most else f"{shown}... ({len(text):,} characters)"
 
 

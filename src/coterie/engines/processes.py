@@ -31,7 +31,7 @@ from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
 from coterie.framing import Room, ends, receive, send
 
-__all__ = ["ADVICE", "UNGUARDED", "Processes", "leave_unguarded"]
+__all__ = ["UNGUARDED", "Processes", "Unguarded", "leave_unguarded"]
 
 TRIES = 3
 """How often one job may take its worker down before it has failed: it may have been somebody else's doing."""
@@ -44,7 +44,12 @@ GRACE = 1.0
 UNGUARDED = 78
 """The exit code of a worker that, on its way in, ran the user's script and met a run there."""
 
-ADVICE = "a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`"
+
+class Unguarded(RunError):
+    """A worker met a second run in the user's script, and so there can be none."""
+
+    def __init__(self) -> None:
+        super().__init__("a worker met a second run in your script: put what the script does under `if __name__ == '__main__':`")
 
 
 def leave_unguarded() -> None:
@@ -227,7 +232,7 @@ class Processes(Engine):
         """Workers die before they are ready: not a client's fault, and not to be tried for ever."""
         self._stillborn += 1
         if how == f"exit code {UNGUARDED}":
-            raise RunError(ADVICE) from None
+            raise Unguarded from None
         if self._stillborn == STILLBORN:
             raise RunError(f"workers die before they are ready ({how})") from None
 

@@ -76,6 +76,11 @@ class Ray(Engine):
         self._tickets = itertools.count()
         self._began = False
 
+    def warm(self) -> None:
+        _ray()
+        if self.address is not None:
+            _reached(self.address)
+
     def open(self, context: RunContext) -> None:
         self._ray = _ray()
         self._context = context
@@ -295,14 +300,20 @@ def _begin(ray: Any, address: str | None, workers: int | None) -> None:
         ray.init("local", num_cpus=workers, include_dashboard=False, **quiet)  # unsaid, Ray would join a cluster that it finds
         return
     try:
-        _reached(address)
         ray.init(address=address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"engine.address = '{address}': no Ray cluster there ({str(error).splitlines()[0]})") from None
+        raise _nobody(address, error) from None
 
 
 def _reached(address: str) -> None:
     """Ray itself tries for minutes, and then ends the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError as error:
+            raise _nobody(address, error) from None
+
+
+def _nobody(address: str, error: Exception) -> UserError:
+    return UserError(f"engine.address = '{address}': no Ray cluster there ({str(error).splitlines()[0]})")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from coterie.errors import UserError
 from coterie.models.classic import CNN, CNN1, CNN2, MLP, CifarCNN, LeNet5
 from coterie.models.custom import Custom, load
@@ -54,6 +56,11 @@ __all__ = [
 
 class Models(Registry[Architecture]):
     """A registry that also takes the path of a `torch.nn.Module` class, with its settings beside it, for `custom`."""
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """What a path may lead to."""
+        return (self.base, nn.Module)
 
     def resolve(self, value: Any, key: str = "") -> Architecture:
         """An instance from an instance, a name or path, or a table with a `name` and settings."""

@@ -61,7 +61,7 @@ def load(path: str) -> type[nn.Module]:
     coterie.errors.UserError: model 'math:tau' is not a subclass of torch.nn.Module
     """
     with torch.random.fork_rng(devices=[]):  # what a module draws when it is first imported must not shift seeded initial weights
-        found = imported(path, f"model '{path}'")
+        found = imported(path, f"model '{path}'", (nn.Module,))
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise UserError(f"model '{path}' is not a subclass of torch.nn.Module")
     return found

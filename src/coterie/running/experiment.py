@@ -46,6 +46,15 @@ from coterie.training.settings import Training
 
 __all__ = ["Experiment"]
 
+EXAMPLES = {
+    "name": 'name = "mine"',
+    "data": 'data = { source = "digits" }',
+    "partition": 'partition = { name = "iid", clients = 10 }',
+    "model": 'model = "mlp"',
+    "method": 'method = "fedavg"',
+}
+"""What no experiment goes without."""
+
 
 def _folder_name(name: str) -> str:
     """A name that a folder can have on any system."""
@@ -64,7 +73,7 @@ class Experiment(Section):
     >>> Experiment.parse({"name": "demo"})
     Traceback (most recent call last):
     ...
-    coterie.errors.UserError: data is missing
+    coterie.errors.UserError: data is missing, expected such as data = { source = "digits" }
     """
 
     name: Annotated[str, AfterValidator(_folder_name)]
@@ -96,12 +105,12 @@ class Experiment(Section):
     """Compute in double precision."""
 
     @classmethod
-    def parse(cls, table: Mapping[str, Any]) -> Experiment:
-        """From a table, as TOML gives it; a mistake is a `UserError` of one sentence."""
+    def parse(cls, table: Mapping[str, Any], file: Path | None = None) -> Experiment:
+        """From a table, as TOML gives it in a file; a mistake is a `UserError` of one sentence."""
         try:
             return cls.model_validate_json(json.dumps(_with_own_settings(table)), strict=True)
         except ValidationError as error:
-            raise UserError(explain(error, fields=_fields_at(error))) from None
+            raise UserError(_missing(error, file) or explain(error, fields=_fields_at(error))) from None
         except TypeError as error:
             raise UserError(f"an experiment holds numbers, strings, booleans, lists and tables: {error}") from None
 
@@ -114,7 +123,7 @@ class Experiment(Section):
         table = load_toml(file)
         for override in overrides:
             assign(table, *parse_override(override))
-        return cls.parse(table)
+        return cls.parse(table, file)
 
     def overridden(self, overrides: Mapping[str, Any]) -> Experiment:
         """This experiment with keys given by their paths, like `{"method.mu": 0.01}`; a sub-table keeps its other keys."""
@@ -304,6 +313,15 @@ def _check_methods(methods: Mapping[str, Any]) -> None:
         if not isinstance(settings, dict) or "name" in settings:
             raise UserError(f"methods.{name} = {settings!r}: expected a table of settings, named like the method that they are for")
         METHODS.resolve({**settings, "name": name}, f"methods.{name}")
+
+
+def _missing(error: ValidationError, file: Path | None) -> str:
+    """What an experiment lacks as a whole, by an example; nothing where that is not what is wrong."""
+    found = error.errors(include_url=False)
+    if any(each["type"] != "missing" or len(each["loc"]) > 1 for each in found):
+        return ""
+    key = str(found[0]["loc"][0])
+    return f"{'' if file is None else f'{file}: '}{key} is missing, expected such as {EXAMPLES[key]}"
 
 
 def _fields_at(error: ValidationError) -> list[str]:

@@ -54,7 +54,7 @@ def export(
     if format == "safetensors":
         durable.write(path, b"".join(pack(model.net.state_dict(), {"coterie": about})))
     elif format == "torchscript":
-        _traced(model).save(str(path), _extra_files={"coterie.json": about})
+        durable.write(path, _traced(model).save_to_buffer(_extra_files={"coterie.json": about}))
     else:
         _write_onnx(model, path)
     return path

@@ -18,7 +18,8 @@ from coterie.record import Record, write
 from coterie.running.checkpoint import CHECKPOINT, Latest, latest
 from coterie.running.experiment import Experiment
 from coterie.running.provenance import continued
-from coterie.running.rounds import new_folder, started
+from coterie.running.result import unfinished
+from coterie.running.rounds import check_folder, new_folder, started
 
 __all__ = ["extended"]
 
@@ -43,8 +44,7 @@ def extended(folder: Path, rounds: int, out: Path | None = None, *, data: Path |
     now = continued(folder / LEDGER, found.length, experiment, data)
     longer = experiment.replace(rounds=rounds)
     where = out or new_folder(longer, folder.parent)
-    if where.exists() and any(where.iterdir()):
-        raise UserError(f"the folder {where} is not empty: choose another")
+    check_folder(where)
     durable.make_folder(where)
     for client, version in found.memories.items():
         copy = memory_file(where, client, version)
@@ -64,7 +64,7 @@ def extended(folder: Path, rounds: int, out: Path | None = None, *, data: Path |
 
 def _check(experiment: Experiment, found: Latest, folder: Path, rounds: int) -> None:
     if not found.over:
-        raise UserError(f"the run in {folder} is not finished: go on with coterie run --resume {folder}, then ask for more rounds")
+        raise UserError(f"{unfinished(found, folder)}, then ask for more rounds")
     if found.record is not None and found.record["reached"]:
         raise UserError(f"the run in {folder} reached its target (evaluation.stop_at) and stopped: more rounds would not be run")
     if experiment.new_clients is not None:

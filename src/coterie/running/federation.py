@@ -29,6 +29,8 @@ from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 __all__ = ["Coordinator"]
 
 Check = Callable[[Record], str | None]
+LEARNING_RATE = "; is training.optimiser.lr too large?"
+"""What to look at first where training ends in numbers that are none."""
 REASON = 1000
 """Characters of a reason in the ledger."""
 COPIES = 16
@@ -193,7 +195,7 @@ class Coordinator(Federation):
         self._write_work("clients", delivery.task, "training", delivery.work[0])
         self._write_work("clients", delivery.task, "evaluation", delivery.work[1])
         if admitted < (needed := self.admission.needed(delivery.asked)):
-            why = "; ".join(reasons[:3])
+            why = "; ".join(reasons[:3]) + (LEARNING_RATE if any(each.endswith("is not finite") for each in reasons) else "")
             raise QuorumError(
                 f"round {self.round}, task '{delivery.task}': {admitted} of {delivery.asked} replies admitted, {needed} needed; {why}"
             )

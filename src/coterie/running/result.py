@@ -11,21 +11,21 @@ import torch
 
 from coterie.data.examples import scale_and_shift
 from coterie.engines.worker import read_memory
-from coterie.errors import UserError, counted
+from coterie.errors import UserError, counted, nearest
 from coterie.ledger import LEDGER, events
 from coterie.models.trained import Trained
 from coterie.population import Population
 from coterie.record import EMPTY, Record
 from coterie.results.frames import frame
 from coterie.results.summary import SUMMARY
-from coterie.running.checkpoint import latest
+from coterie.running.checkpoint import Latest, latest
 from coterie.running.experiment import Experiment
 from coterie.site import SERVER, ModelCache, Site
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Result", "started"]
+__all__ = ["Result", "started", "unfinished"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Result:
 
     >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy()
     0.9
+    >>> Result(Path("runs/x"), {"protocols": {"global": {"accuracy": {"last": 0.9}}}}, Record()).accuracy("globall")
+    Traceback (most recent call last):
+    ...
+    coterie.errors.UserError: protocol = 'globall': not evaluated in this run, did you mean 'global'? Valid: global
     """
 
     folder: Path
@@ -48,12 +52,14 @@ class Result:
         started(where)
         found = latest(where)
         if not found.over or found.record is None or not (where / SUMMARY).is_file():
-            raise UserError(f"the run in {where} is not finished: go on with coterie run --resume {where}")
+            raise UserError(unfinished(found, where))
         return cls(where, json.loads((where / SUMMARY).read_bytes()), found.record.group("state"))
 
     def accuracy(self, protocol: str | None = None) -> float:
         """The last accuracy under a protocol, or under the only one."""
         protocols = self.summary["protocols"]
+        if protocol is not None and protocol not in protocols:
+            raise UserError(f"protocol = '{protocol}': not evaluated in this run, {nearest(protocol, protocols)}")
         found: float = protocols[protocol or next(iter(protocols))]["accuracy"]["last"]
         return found
 
@@ -103,6 +109,17 @@ class Result:
 
         title = f"{self.summary.get('name', self.folder.name)}: {counted(self.summary['rounds'], 'round')}"
         return "".join(as_html(sheet) for sheet in outcome(title, self.summary)) + f"<p>{self.folder}</p>"
+
+
+def unfinished(found: Latest, folder: Path) -> str:
+    """Why a run has no end to show, and what to do: it has not come to it, or its last checkpoint is damaged.
+
+    >>> unfinished(Latest(), Path("runs/x"))
+    'the run in runs/x is not finished: go on with coterie run --resume runs/x'
+    """
+    if found.damage is None:
+        return f"the run in {folder} is not finished: go on with coterie run --resume {folder}"
+    return f"{found.damage}; go on from the checkpoint before it with coterie run --resume {folder}"
 
 
 def _known(client: int, population: Population) -> int:

@@ -19,22 +19,24 @@ from coterie import durable
 from coterie.devices import find
 from coterie.engines import Inline
 from coterie.engines.engine import Engine, RunContext
+from coterie.engines.processes import Unguarded
 from coterie.errors import Interrupted, RunError, UserError, without_ours
 from coterie.ledger import LEDGER, Ledger, Listener
 from coterie.method import Method
+from coterie.own import no_file
 from coterie.population import Population
 from coterie.protocols import PROTOCOLS
 from coterie.record import Record
 from coterie.results.summary import SUMMARY, summarise
 from coterie.results.tally import Tally
-from coterie.running.checkpoint import Checkpoints, Latest, digest, latest
+from coterie.running.checkpoint import PREVIOUS, Checkpoints, Latest, digest, latest
 from coterie.running.evaluation import evaluate
 from coterie.running.experiment import Experiment
 from coterie.running.federation import Coordinator
 from coterie.running.provenance import continued, origin, pretraining_digest, processor, versions
 from coterie.running.result import Result, started
 
-__all__ = ["LEDGER", "Result", "new_folder", "resume", "run", "started"]
+__all__ = ["LEDGER", "Result", "check_folder", "new_folder", "resume", "run", "started"]
 
 LABEL_BYTES = 8
 PLATEAU = 0.005
@@ -67,16 +69,13 @@ def run(
     >>> sorted(path.name for path in result.folder.iterdir())
     ['checkpoint.previous.safetensors', 'checkpoint.safetensors', 'ledger.jsonl', 'summary.json']
     """
-    chosen = engine or _engine(experiment)
-    chosen.warm()
+    chosen = _ready(experiment, engine)
+    if folder is not None:
+        check_folder(Path(folder))
     population = _sharing(experiment, experiment.population(data), shared, data)
     where = new_folder(experiment) if folder is None else Path(folder)
-    if where.exists() and not where.is_dir():
-        raise UserError(f"{where} is a file: expected a folder that is empty or not there yet")
-    if where.exists() and any(where.iterdir()):
-        raise UserError(f"the folder {where} is not empty: resume what is in it (--resume {where}), or choose another")
     durable.make_folder(where)
-    with Ledger(where / LEDGER, callbacks) as ledger:
+    with _begun(where), Ledger(where / LEDGER, callbacks) as ledger:
         ledger.write(
             "start",
             experiment=experiment.resolved(),
@@ -117,14 +116,34 @@ def resume(
         found = latest(where)
         meant = {"changed_code": changed_code, "changed_data": changed_data}
         said = {} if found.over else continued(where / LEDGER, found.length, experiment, data, **meant)
-        chosen = engine or _engine(experiment)
-        chosen.warm()
+        chosen = _ready(experiment, engine)
         population = _sharing(experiment, experiment.population(data), shared, data)
         dropped = ledger.cut(found.length)
         if not found.over:
             said |= {"damaged": found.damage} if found.damage else {}
             ledger.write("resume", round=found.round, dropped_bytes=dropped, **said, versions=versions(), processor=processor())
         return _go(experiment, population, where, ledger, chosen, found)
+
+
+def _ready(experiment: Experiment, engine: Engine | None) -> Engine:
+    """The engine that clients run on, if it can be had and can do what is asked: known before anything is written."""
+    chosen = engine or _engine(experiment)
+    if experiment.training.stack is not None and not chosen.stacks:
+        raise UserError(f"training.stack = {experiment.training.stack}: clients are apart on this engine, expected no such key")
+    find(experiment.engine.device)
+    chosen.warm()
+    return chosen
+
+
+@contextmanager
+def _begun(folder: Path) -> Iterator[None]:
+    """A run of which nothing can come, however often it is resumed, leaves its new folder to the next."""
+    try:
+        yield
+    except Unguarded:
+        if not (folder / PREVIOUS).exists():  # else a round was done, and the script was changed since
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _engine(experiment: Experiment) -> Engine:
@@ -148,8 +167,6 @@ def _sharing(experiment: Experiment, population: Population, shared: Path | None
 def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
     """From the beginning or from a checkpoint to the summary."""
     settings = experiment.engine
-    if experiment.training.stack is not None and not engine.stacks:
-        raise UserError(f"training.stack = {experiment.training.stack}: clients are apart on this engine, expected no such key")
     population = replace(population, device=find(settings.device))
     context = RunContext(experiment.method, population, folder, settings.memory_mb * 2**20, settings.device)
     clients = tuple(range(experiment.clients_in_training(population.partition)))
@@ -256,6 +273,16 @@ def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -
         for epoch, value in enumerate(curve):
             found = {"protocol": "new_client", "client": reply.client, "metric": "accuracy", "value": value, "epoch": epoch}
             fed.ledger.write("evaluation", round=round + 1, **found)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a UserError where no run can be begun in a folder: there is a file in its place or above it, or something in it.
+
+    >>> check_folder(Path("no/such/folder"))
+    """
+    no_file(folder, "a folder that is empty or not there yet")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"the folder {folder} is not empty: resume what is in it (--resume {folder}), or choose another")
 
 
 def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import UserError, nearest
+from coterie.ledger import LEDGER
 from coterie.method import Method
 from coterie.methods import METHODS
+from coterie.own import no_file
 from coterie.running.experiment import Experiment
 from coterie.running.files import assign, toml_value
 from coterie.running.provenance import origin
@@ -83,6 +85,7 @@ def arms_of(
     >>> [arm.label for arm in arms_of(experiment, ["fedprox(mu=0.1)", {"name": "fedprox", "mu": 1.0}], [0], Path("runs"))]
     ['fedprox mu=0.1', 'fedprox mu=1.0']
     """
+    _check_folder(folder)
     grid, shared, own = grid or {}, *_parted(overrides or {})
     base = experiment.overridden(shared) if shared else experiment
     chosen = [_chosen(base, each, own) for each in methods]
@@ -231,6 +234,13 @@ def _check_protocols(asked: Sequence[str], methods: Sequence[Method]) -> None:
     if asked and methods and offered.keys().isdisjoint(asked):
         named = ", ".join(dict.fromkeys(method.name for method in methods))
         raise UserError(f"evaluation.protocols = {list(asked)}: none of {named} offers any of these, expected some of {', '.join(offered)}")
+
+
+def _check_folder(folder: Path) -> None:
+    """Runs go into a folder, and not into one of a single run."""
+    no_file(folder, "a folder for the runs of a comparison")
+    if single := next((each for each in (folder, *folder.parents) if (each / LEDGER).is_file()), None):
+        raise UserError(f"the folder {single} holds a single run: expected another one for the runs of a comparison")
 
 
 def _check_grid(grid: Mapping[str, Any]) -> None:

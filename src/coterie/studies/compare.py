@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from coterie import forking
+from coterie.durable import make_folder
 from coterie.engines import Inline
 from coterie.engines.engine import cores
-from coterie.engines.processes import ADVICE, UNGUARDED, leave_unguarded
+from coterie.engines.processes import UNGUARDED, Unguarded, leave_unguarded
 from coterie.errors import CoterieError, Interrupted, RunError, UserError, place_of
 from coterie.ledger import Event, Listener, events
 from coterie.own import look_in, places
@@ -75,7 +76,8 @@ def compare(arms: Sequence[Arm], watch: Watch, *, data: Path | None = None, jobs
     missing = _missing(arms)
     check(missing, data)
     at_once = min(jobs or cores(), len(missing))
-    failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
+    with _above(missing):
+        failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
     worked = [(each, summary) for each in arms if (summary := summary_in(each.folder)) is not None]
     return Compared([each for each, _ in worked], [summary for _, summary in worked], failed, len(arms) - len(missing))
 
@@ -206,7 +208,7 @@ class _ArmRunner:
         running.stack.close()
         pipe.close()
         if running.process.exitcode == UNGUARDED:
-            raise RunError(ADVICE)
+            raise Unguarded
         if not finished(running.arm):
             self._failed.setdefault(running.arm.title, f"its process died (exit code {running.process.exitcode}); out of memory?")
 
@@ -247,6 +249,20 @@ def _run_or_resume(experiment: Experiment, folder: Path, data: Path | None, alon
     else:  # killed before its first line was on disk, if ever begun
         ledger.unlink(missing_ok=True)
         run(experiment, folder, data=data, callbacks=[listener], engine=engine, shared=shared)
+
+
+@contextmanager
+def _above(arms: Sequence[Arm]) -> Iterator[None]:
+    """The folders that arms lie in, made before any arm starts: what cannot be written to is said once. What stays empty is removed."""
+    folders = dict.fromkeys(each.folder.parent for each in arms)
+    try:
+        for folder in folders:
+            make_folder(folder)
+        yield
+    finally:
+        for folder in folders:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 @contextmanager

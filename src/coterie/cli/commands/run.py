@@ -46,7 +46,7 @@ def run(
     from coterie.cli.trackers import tracking
     from coterie.running.experiment import Experiment
     from coterie.running.extending import extended
-    from coterie.running.rounds import new_folder, started
+    from coterie.running.rounds import check_folder, new_folder, started
     from coterie.running.rounds import resume as resume_run
     from coterie.running.rounds import run as run_new
 
@@ -54,6 +54,8 @@ def run(
         resume = extended(resume, rounds, out, data=data)
     plan = started(resume) if resume is not None else _offered(Experiment.load(str(experiment), overrides or ()), overrides or ())
     if dry_run:
+        if out is not None:
+            check_folder(out)
         _tell_cost(plan, data)
         return
     folder, title = resume or out or new_folder(plan), f"{plan.name} {plan.method.name}"
