@@ -202,6 +202,18 @@ def test_it_fits_and_reads(show, report, width, theme) -> None:
     assert min(contrasts["lines"]) >= 3
 
 
+@pytest.mark.parametrize(("before", "after"), [(1280, 1000), (600, 380), (380, 1280), (700, 665)])
+def test_charts_follow_a_window_that_changes(show, report, before, after) -> None:
+    page = show(report, width=before).page
+    page.set_viewport_size({"width": after, "height": 800})
+    page.wait_for_function(FITTING)
+
+
+FITTING = """() => [...document.querySelectorAll('.chart')].filter((each) => each.offsetParent).every((each) => {
+  const drawn = each.querySelector('.main-svg').getBoundingClientRect(), place = each.getBoundingClientRect();
+  const near = (side) => Math.abs(drawn[side] - place[side]) < 1;
+  return near('height') && (each.layout.width ? drawn.width <= place.width : near('width'));
+})"""
 CONTRASTS = """() => {
   const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
     return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };

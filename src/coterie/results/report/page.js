@@ -396,6 +396,6 @@ window.addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) if (each.querySelectorAll("tbody tr").length <= 4 * LONG) each.open = true;
 });
 window.addEventListener("afterprint", () => { wear(worn ?? root.dataset.theme); worn = null; });
-let width = window.innerWidth;
-window.addEventListener("resize", () => { if ((width < 620) !== narrow()) { width = window.innerWidth; figures.forEach((redraw) => redraw()); } });
+let small = narrow();
+window.addEventListener("resize", () => { if (small !== narrow()) { small = narrow(); figures.forEach((redraw) => redraw()); } });
 root.dataset.ready = "yes";
