@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, of_client, write_run
+from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, keep_rounds, of_client, write_run
 
 from coterie.results.gather import gather
 from coterie.results.report import write_page
@@ -267,6 +267,13 @@ def test_the_page_draws_the_boxes_that_it_is_given(show, report) -> None:
     five = box(values)
     assert drawn == [pytest.approx([five.lowest, five.first, five.median, five.third, five.highest])]
     assert len(view.page.query_selector_all("#chart-clients .trace.boxes path.point")) == 3 * len(values)
+
+
+def test_one_round_is_drawn_between_nothing_and_everything(show, tmp_path) -> None:
+    folder = keep_rounds(write_run(tmp_path / "run", "fedavg", 0), 1)
+    page = show(write_page(gather([folder]), tmp_path / "report.html")).page
+    low, high = page.evaluate("document.getElementById('chart-curves')._fullLayout.yaxis.range")
+    assert (low, high) == (pytest.approx(0, abs=0.05), pytest.approx(1, abs=0.05))
 
 
 def test_no_clear_winner_is_the_largest_word_where_nothing_is_shown(show, comparison_folder, tmp_path) -> None:

@@ -14,6 +14,7 @@ const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "st
 const GLYPHS = ["●", "■", "◆", "▲", "✕", "✚", "★", "▼"];
 const PATTERNS = ["", "/", "x", ".", "\\", "-", "+", "|"];
 const LONG = 15;
+const PERCENT = { tickformat: ".1~%", minallowed: -0.03, maxallowed: 1.03 };  // around one value plotly would draw 100 points more and less
 const AXES = { rounds: "round", bytes: "sent so far, up and down", seconds: "seconds" };
 
 const dark = () => root.dataset.theme === "dark";
