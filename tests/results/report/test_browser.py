@@ -18,6 +18,7 @@ from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, keep_rounds, of_cli
 
 from coterie.results.gather import gather
 from coterie.results.report import write_page
+from coterie.results.report.several import Chapter, write_pages
 from coterie.results.statistics import box
 from coterie.results.summary import summarise
 from coterie.results.tally import Tally
@@ -74,13 +75,13 @@ def show(browser):
     """Opens a page; at the end it must have asked for nothing but itself and said nothing."""
     views: list[View] = []
 
-    def opened(path: Path, width: int = 1280, theme: str = "light", **options) -> View:
+    def opened(path: Path, width: int = 1280, theme: str = "light", ready: str = "html[data-ready=yes]", **options) -> View:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, accept_downloads=True, **options)
         context.set_default_timeout(PATIENCE)
         view = View(context.new_page())
         view.listen()
         view.page.goto(path.as_uri())
-        view.page.wait_for_selector("html[data-ready=yes]")
+        view.page.wait_for_selector(ready)
         views.append(view)
         return view
 
@@ -320,3 +321,41 @@ def test_on_paper_it_is_light_and_nothing_is_cut_off(show, report, tmp_path) -> 
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.get_attribute("html", "data-theme") == "dark"
     assert (tmp_path / "report.pdf").stat().st_size > 10_000
+
+
+@pytest.fixture
+def both(show, report, comparison_folder, tmp_path) -> playwright.Page:
+    """Two reports on one page, drawn."""
+    chapters = [Chapter(name, [], gather([comparison_folder / f"{name}-s0"])) for name in ("fedavg", "local")]
+    page = show(write_pages("both", chapters, tmp_path / "both.html"), ready="html[data-theme]").page
+    for frame in page.frames[1:]:
+        frame.wait_for_selector("html[data-ready=yes]")
+    return page
+
+
+def test_reports_on_one_page_have_one_scroll_bar(both) -> None:
+    for width in (1280, 500):
+        both.set_viewport_size({"width": width, "height": 800})
+        for frame in both.frames[1:]:
+            frame.wait_for_function("innerHeight > 3000 && document.documentElement.scrollHeight <= innerHeight")
+    both.frames[2].click("#nav a[href='#traffic']")
+    both.wait_for_function("scrollY > 3000")
+
+
+def test_reports_on_one_page_wear_one_theme(both) -> None:
+    for button in (both, both.frames[2], both.frames[1]):
+        theme = "light" if both.get_attribute("html", "data-theme") == "dark" else "dark"
+        button.click("#theme")
+        for frame in both.frames:
+            frame.wait_for_selector(f"html[data-theme={theme}]")
+
+
+def test_reports_on_one_page_are_whole_on_paper(both) -> None:
+    for frame in both.frames:
+        frame.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    both.emulate_media(media="print")
+    for frame in both.frames[1:]:
+        high, wide = frame.evaluate("['Height', 'Width'].map((way) => document.documentElement[`scroll${way}`] <= window[`inner${way}`])")
+        assert high
+        assert wide
+        assert frame.evaluate("innerHeight - document.body.offsetHeight") < 50

@@ -363,6 +363,7 @@ $("theme").addEventListener("click", () => {
   wear(dark() ? "light" : "dark");
   try { localStorage.setItem("coterie-theme", root.dataset.theme); } catch { /* a reader that keeps nothing */ }
 });
+window.addEventListener("storage", ({ key, newValue }) => { if (key === "coterie-theme" && newValue && newValue !== root.dataset.theme) { chosen = true; wear(newValue); } });  // chosen on another page, or beside this one
 system.addEventListener("change", () => { if (!chosen) wear(system.matches ? "dark" : "light"); });
 
 root.dataset.theme = remembered || (system.matches ? "dark" : "light");
@@ -396,6 +397,15 @@ window.addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) if (each.querySelectorAll("tbody tr").length <= 4 * LONG) each.open = true;
 });
 window.addEventListener("afterprint", () => { wear(worn ?? root.dataset.theme); worn = null; });
+/* Inside another page, `#curves` would be a place of that page. */
+const jump = (event) => {
+  const link = event.target.closest("a[href^='#']"), place = link && $(link.hash.slice(1));
+  if (!place) return;
+  event.preventDefault();
+  place.scrollIntoView();
+  place.focus({ preventScroll: true });
+};
+if (window.parent !== window) document.addEventListener("click", jump);
 let small = narrow();
 window.addEventListener("resize", () => { if (small !== narrow()) { small = narrow(); figures.forEach((redraw) => redraw()); } });
 root.dataset.ready = "yes";
