@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -66,6 +67,14 @@ def write_run(folder: Path, method: str, seed: int, /, **changes: Any) -> Path:
         ledger.write("new_client", client=CLIENTS, accuracy=[0.2, 0.6, 0.7 + 0.01 * seed], plateau=0.7, epochs_to_plateau=2)
         ledger.write("evaluation", round=ROUNDS + 1, protocol="new_client", client=CLIENTS, metric="accuracy", value=0.2, epoch=0)
         ledger.write("end", round=ROUNDS, reached=False)
+    return folder
+
+
+def keep_rounds(folder: Path, rounds: int) -> Path:
+    """The same run, stopped after so many rounds."""
+    path = folder / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line).get("round", 0) <= rounds))
     return folder
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, of_client, write_run
+from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, keep_rounds, of_client, write_run
 
 from coterie.results.gather import gather
 from coterie.results.report import write_page
+from coterie.results.report.several import Chapter, write_pages
 from coterie.results.statistics import box
 from coterie.results.summary import summarise
 from coterie.results.tally import Tally
@@ -74,13 +75,13 @@ def show(browser):
     """Opens a page; at the end it must have asked for nothing but itself and said nothing."""
     views: list[View] = []
 
-    def opened(path: Path, width: int = 1280, theme: str = "light", **options) -> View:
+    def opened(path: Path, width: int = 1280, theme: str = "light", ready: str = "html[data-ready=yes]", **options) -> View:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, accept_downloads=True, **options)
         context.set_default_timeout(PATIENCE)
         view = View(context.new_page())
         view.listen()
         view.page.goto(path.as_uri())
-        view.page.wait_for_selector("html[data-ready=yes]")
+        view.page.wait_for_selector(ready)
         views.append(view)
         return view
 
@@ -202,6 +203,18 @@ def test_it_fits_and_reads(show, report, width, theme) -> None:
     assert min(contrasts["lines"]) >= 3
 
 
+@pytest.mark.parametrize(("before", "after"), [(1280, 1000), (600, 380), (380, 1280), (700, 665)])
+def test_charts_follow_a_window_that_changes(show, report, before, after) -> None:
+    page = show(report, width=before).page
+    page.set_viewport_size({"width": after, "height": 800})
+    page.wait_for_function(FITTING)
+
+
+FITTING = """() => [...document.querySelectorAll('.chart')].filter((each) => each.offsetParent).every((each) => {
+  const drawn = each.querySelector('.main-svg').getBoundingClientRect(), place = each.getBoundingClientRect();
+  const near = (side) => Math.abs(drawn[side] - place[side]) < 1;
+  return near('height') && (each.layout.width ? drawn.width <= place.width : near('width'));
+})"""
 CONTRASTS = """() => {
   const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
     return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
@@ -257,6 +270,13 @@ def test_the_page_draws_the_boxes_that_it_is_given(show, report) -> None:
     assert len(view.page.query_selector_all("#chart-clients .trace.boxes path.point")) == 3 * len(values)
 
 
+def test_one_round_is_drawn_between_nothing_and_everything(show, tmp_path) -> None:
+    folder = keep_rounds(write_run(tmp_path / "run", "fedavg", 0), 1)
+    page = show(write_page(gather([folder]), tmp_path / "report.html")).page
+    low, high = page.evaluate("document.getElementById('chart-curves')._fullLayout.yaxis.range")
+    assert (low, high) == (pytest.approx(0, abs=0.05), pytest.approx(1, abs=0.05))
+
+
 def test_no_clear_winner_is_the_largest_word_where_nothing_is_shown(show, comparison_folder, tmp_path) -> None:
     runs = [comparison_folder / f"{method}-s{seed}" for method in ("fedavg", "fedprox") for seed in (0, 1)]
     view = show(write_page(gather(runs), tmp_path / "report.html"))
@@ -301,3 +321,41 @@ def test_on_paper_it_is_light_and_nothing_is_cut_off(show, report, tmp_path) -> 
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.get_attribute("html", "data-theme") == "dark"
     assert (tmp_path / "report.pdf").stat().st_size > 10_000
+
+
+@pytest.fixture
+def both(show, report, comparison_folder, tmp_path) -> playwright.Page:
+    """Two reports on one page, drawn."""
+    chapters = [Chapter(name, [], gather([comparison_folder / f"{name}-s0"])) for name in ("fedavg", "local")]
+    page = show(write_pages("both", chapters, tmp_path / "both.html"), ready="html[data-theme]").page
+    for frame in page.frames[1:]:
+        frame.wait_for_selector("html[data-ready=yes]")
+    return page
+
+
+def test_reports_on_one_page_have_one_scroll_bar(both) -> None:
+    for width in (1280, 500):
+        both.set_viewport_size({"width": width, "height": 800})
+        for frame in both.frames[1:]:
+            frame.wait_for_function("innerHeight > 3000 && document.documentElement.scrollHeight <= innerHeight")
+    both.frames[2].click("#nav a[href='#traffic']")
+    both.wait_for_function("scrollY > 3000")
+
+
+def test_reports_on_one_page_wear_one_theme(both) -> None:
+    for button in (both, both.frames[2], both.frames[1]):
+        theme = "light" if both.get_attribute("html", "data-theme") == "dark" else "dark"
+        button.click("#theme")
+        for frame in both.frames:
+            frame.wait_for_selector(f"html[data-theme={theme}]")
+
+
+def test_reports_on_one_page_are_whole_on_paper(both) -> None:
+    for frame in both.frames:
+        frame.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    both.emulate_media(media="print")
+    for frame in both.frames[1:]:
+        high, wide = frame.evaluate("['Height', 'Width'].map((way) => document.documentElement[`scroll${way}`] <= window[`inner${way}`])")
+        assert high
+        assert wide
+        assert frame.evaluate("innerHeight - document.body.offsetHeight") < 50

@@ -17,12 +17,16 @@ def headline(*arms) -> dict[str, str]:
 def test_a_lead_that_its_interval_does_not_show_is_no_win() -> None:
     found = headline(arm("fedavg", (0.87, 0.88, 0.89)), arm("fedmmd", (0.90, 0.87, 0.885)))
     assert found["value"] == "no clear winner"
-    assert found["detail"].startswith("fedmmd is 0.50 points ahead of fedavg, but the 95% interval ")
+    assert found["detail"].startswith("fedmmd is 0.50 points ahead of fedavg over 3 common seeds, but the 95% interval ")
     assert found["detail"].endswith(" includes 0")
 
 
 @pytest.mark.parametrize(
-    ("seeds", "words"), [(2, "fedmmd is 50.00 points ahead of fedavg: too few seeds"), (1, "fedavg: one seed: no interval")]
+    ("seeds", "words"),
+    [
+        (2, "fedmmd is 50.00 points ahead of fedavg over 2 common seeds: too few seeds"),
+        (1, "fedavg over 1 common seed: one seed: no interval"),
+    ],
 )
 def test_too_few_seeds_have_no_winner(seeds, words) -> None:
     found = headline(arm("fedavg", (0.4,) * seeds), arm("fedmmd", (0.9,) * seeds))
@@ -33,10 +37,17 @@ def test_too_few_seeds_have_no_winner(seeds, words) -> None:
 def test_a_winner_is_ahead_of_everybody() -> None:
     rivals = [arm("fedavg", (0.87, 0.88, 0.89)), arm("fedmmd", (0.90, 0.91, 0.921))]
     assert headline(*rivals)["value"] == "fedmmd"
-    assert "3.03 points ahead of fedavg; 95% interval +2.89 to +3.18" in f"{headline(*rivals)['detail']}"
+    assert "3.03 points ahead of fedavg over 3 common seeds; 95% interval +2.89 to +3.18" in f"{headline(*rivals)['detail']}"
     third = arm("wild", (0.91, 0.80, 0.92))
     assert headline(*rivals, third)["value"] == "no clear winner"
-    assert "ahead of wild, but" in headline(*rivals, third)["detail"]
+    assert headline(*rivals, third)["detail"].endswith("; it is not told apart from wild")
+
+
+def test_the_runner_up_is_the_second_of_the_table() -> None:
+    found = headline(arm("fedavg", (0.75, 0.90, 0.83)), arm("fedfusion", (0.84, 0.83, 0.855)), arm("scaffold", (0.93, 0.92, 0.95)))
+    assert found["value"] == "no clear winner"
+    assert found["detail"].startswith("scaffold is 9.17 points ahead of fedfusion over 3 common seeds; 95% interval ")
+    assert found["detail"].endswith("; it is not told apart from fedavg")
 
 
 def test_a_bound_neither_wins_nor_loses() -> None:

@@ -57,8 +57,9 @@ def _winner(order: Order, report: Report, protocol: str, metric: str) -> Card:
             "value": NONE,
             "detail": f"{first.label} and {apart[0]} share no seed, or are not over the same clients",
         }
-    against = close[0] if close else rivals[1].label
-    others = f"; nor is it told apart from {' or '.join(close[1:])}" if len(close) > 1 else ""
+    against = rivals[1].label
+    rest = [label for label in sorted(close, key=[arm.label for arm in rivals].index) if label != against]
+    others = f"; {'nor is it' if against in close else 'it is not'} told apart from {' or '.join(rest)}" if rest else ""
     detail = _margin(first.label, against, behind[against], metric) + others + _bound(report, protocol, metric)
     return {"title": "Best method", "value": NONE if close else first.label, "detail": detail}
 
@@ -67,14 +68,15 @@ def _margin(first: str, other: str, behind: Difference, metric: str) -> str:
     """How far the first is ahead of another with the same seeds, so that noise is not sold as a win.
 
     >>> _margin("a", "b", Difference(-0.02, -0.05, 0.01, 3), "accuracy")
-    'a is 2.00 points ahead of b, but the 95% interval -1.00 to +5.00 includes 0'
+    'a is 2.00 points ahead of b over 3 common seeds, but the 95% interval -1.00 to +5.00 includes 0'
     >>> _margin("a", "b", Difference(-0.5, None, None, 2), "accuracy")
-    'a is 50.00 points ahead of b: too few seeds'
+    'a is 50.00 points ahead of b over 2 common seeds: too few seeds'
     """
     sign = 1 if metric == "loss" else -1
     low, high = (None, None) if behind.low is None or behind.high is None else sorted((sign * behind.low, sign * behind.high))
     ahead = Difference(sign * behind.mean, low, high, behind.seeds)
     lead = f"{first} is {points(ahead.mean, metric)}{' points' if is_share(metric) else ''} ahead of {other}"
+    lead += f" over {ahead.seeds} common seed{'' if ahead.seeds == 1 else 's'}"
     _, bounds, verdict = (cell.text for cell in difference_cells(ahead, metric))
     if low is None:
         return f"{lead}: {verdict}"

@@ -46,7 +46,7 @@ const curves = () => {
     if (S.scale === "linear") axis.rangemode = "tozero";
     if (S.scale === "linear" && S.x === "rounds" && reach < 10) axis.dtick = 1;
     if (S.scale === "log") axis.dtick = reach > 1000 * low ? 1 : "D2";
-    return { data: [...bands, ...lines], layout: { xaxis: axis, yaxis: { title: { text: `${D.metrics[S.metric] || S.metric}, ${S.protocol}` }, ...(isShare(S.metric) ? { tickformat: ".1~%" } : {}) } } };
+    return { data: [...bands, ...lines], layout: { xaxis: axis, yaxis: { title: { text: `${D.metrics[S.metric] || S.metric}, ${S.protocol}` }, ...(isShare(S.metric) ? PERCENT : S.metric === "loss" ? { rangemode: "nonnegative" } : {}) } } };
   };
   const several = D.arms.some((arm) => arm.seeds.length > 1);
   const note = () => [several && S.spread === "band" ? "Lines are means over seeds; bands reach from the lowest to the highest seed." : "",
@@ -139,7 +139,7 @@ const clients = () => {
         x: [D.clients[under].dots[i].map((d) => d[0])], boxpoints: "all", jitter: 0.75, pointpos: 0, marker: { color: colour(i), size: 5, opacity: 0.65, symbol: SYMBOLS[i % 8] },
         text: [D.clients[under].dots[i].map((d) => `seed ${d[1]}, client ${d[2]}`)], hoveron: "points", hovertemplate: `<b>${D.arms[i].label}</b><br>%{text}<br>%{x:.2%}<extra></extra>` };
     });
-    return { data: boxes, layout: { ...lying(list, `accuracy, ${under}`, { tickformat: ".1~%", rangemode: "normal" }), height: 90 + Math.max(2, list.length) * 78, saveLegend: false } };
+    return { data: boxes, layout: { ...lying(list, `accuracy, ${under}`, { ...PERCENT, rangemode: "normal" }), height: 90 + Math.max(2, list.length) * 78, saveLegend: false } };
   };
   const redraw = () => { chart.redraw(); summary.redraw(); worst.redraw(); };
   const chart = chartPanel("chart-clients", "Accuracy client by client", make, {
@@ -165,7 +165,7 @@ const classes = () => {
     const data = list.map((i) => lineOf(i, D.classes[under].accuracy[i].map((_, k) => k), D.classes[under].accuracy[i], { mode: "markers", marker: { color: colour(i), size: 9, symbol: SYMBOLS[i % 8], opacity: 0.9 },
       hovertemplate: `<b>${D.arms[i].label}</b><br>class %{x}: %{y:.2%}<extra></extra>` }));
     const most = Math.max(...list.map((i) => D.classes[under].accuracy[i].length), 1);
-    return { data, layout: { xaxis: { title: { text: "class" }, ...(most <= 20 ? { dtick: 1 } : {}), range: [-0.5, most - 0.5] }, yaxis: { title: { text: `accuracy, ${under}` }, tickformat: ".1~%", rangemode: "tozero" } } };
+    return { data, layout: { xaxis: { title: { text: "class" }, ...(most <= 20 ? { dtick: 1 } : {}), range: [-0.5, most - 0.5] }, yaxis: { title: { text: `accuracy, ${under}` }, ...PERCENT, rangemode: "tozero" } } };
   };
   const chart = chartPanel("chart-classes", "Accuracy class by class", make, {
     controls: names.length > 1 ? [choose("Measured under", names.map((n) => [n, n]), under, (v) => { under = v; chart.redraw(); table.redraw(); confusion(); }, "classes-protocol")] : [],
@@ -271,7 +271,7 @@ const newClients = () => {
     const epochs = (i) => D.new_clients.curves[i].mean.map((_, k) => k);
     const data = [...list.flatMap((i) => bandOf(i, epochs(i), D.new_clients.curves[i].low, D.new_clients.curves[i].high)),
       ...list.map((i) => lineOf(i, epochs(i), D.new_clients.curves[i].mean, { hovertemplate: `<b>${D.arms[i].label}</b><br>epoch %{x}: %{y:.2%}<extra></extra>` }))];
-    return { data, layout: { xaxis: { title: { text: "epochs of own training" }, tickformat: "d", ...(Math.max(...list.map((i) => epochs(i).length)) < 12 ? { dtick: 1 } : {}) }, yaxis: { title: { text: "accuracy of new clients" }, tickformat: ".1~%" } } };
+    return { data, layout: { xaxis: { title: { text: "epochs of own training" }, tickformat: "d", ...(Math.max(...list.map((i) => epochs(i).length)) < 12 ? { dtick: 1 } : {}) }, yaxis: { title: { text: "accuracy of new clients" }, ...PERCENT } } };
   };
   const chart = chartPanel("chart-new-clients", "Accuracy of new clients", make, { legend: legendOf(() => figures.forEach((each) => each()), (i) => D.new_clients.curves[i]), note: () => "Lines are means over new clients and seeds; bands reach from the lowest to the highest." });
   section.append(chart.node, tablePanel("table-new-clients", "New clients one by one", () => D.new_clients.table, { folded: true }).node);
@@ -363,6 +363,7 @@ $("theme").addEventListener("click", () => {
   wear(dark() ? "light" : "dark");
   try { localStorage.setItem("coterie-theme", root.dataset.theme); } catch { /* a reader that keeps nothing */ }
 });
+window.addEventListener("storage", ({ key, newValue }) => { if (key === "coterie-theme" && newValue && newValue !== root.dataset.theme) { chosen = true; wear(newValue); } });  // chosen on another page, or beside this one
 system.addEventListener("change", () => { if (!chosen) wear(system.matches ? "dark" : "light"); });
 
 root.dataset.theme = remembered || (system.matches ? "dark" : "light");
@@ -396,6 +397,15 @@ window.addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) if (each.querySelectorAll("tbody tr").length <= 4 * LONG) each.open = true;
 });
 window.addEventListener("afterprint", () => { wear(worn ?? root.dataset.theme); worn = null; });
-let width = window.innerWidth;
-window.addEventListener("resize", () => { if ((width < 620) !== narrow()) { width = window.innerWidth; figures.forEach((redraw) => redraw()); } });
+/* Inside another page, `#curves` would be a place of that page. */
+const jump = (event) => {
+  const link = event.target.closest("a[href^='#']"), place = link && $(link.hash.slice(1));
+  if (!place) return;
+  event.preventDefault();
+  place.scrollIntoView();
+  place.focus({ preventScroll: true });
+};
+if (window.parent !== window) document.addEventListener("click", jump);
+let small = narrow();
+window.addEventListener("resize", () => { if (small !== narrow()) { small = narrow(); figures.forEach((redraw) => redraw()); } });
 root.dataset.ready = "yes";

@@ -14,6 +14,7 @@ const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "st
 const GLYPHS = ["●", "■", "◆", "▲", "✕", "✚", "★", "▼"];
 const PATTERNS = ["", "/", "x", ".", "\\", "-", "+", "|"];
 const LONG = 15;
+const PERCENT = { tickformat: ".1~%", minallowed: -0.03, maxallowed: 1.03 };  // around one value plotly would draw 100 points more and less
 const AXES = { rounds: "round", bytes: "sent so far, up and down", seconds: "seconds" };
 
 const dark = () => root.dataset.theme === "dark";
@@ -21,7 +22,7 @@ const token = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).tri
 const colour = (i) => COLOURS[dark() ? "dark" : "light"][i % 8];
 const dash = (i) => DASHES[i % DASHES.length];
 const faint = (hex, alpha) => `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",")},${alpha})`;
-const narrow = () => window.innerWidth < 620;
+const narrow = () => window.innerWidth < 660;  // below this a square map of 560 pixels does not fit
 const isShare = (metric) => metric !== "loss" && metric in D.metrics;
 const shown = (value, metric) => (isShare(metric) ? `${(100 * value).toFixed(2)}%` : value.toFixed(4));
 const bytes = (size) => {
@@ -129,8 +130,9 @@ const chartPanel = (id, name, make, { controls = [], legend = null, note = null 
   const foot = el("p", { class: "note" });
   const config = { displayModeBar: false, responsive: true, doubleClick: "reset" };
   const redraw = () => {
-    const { data, layout } = make();
-    Plotly.react(chart, tame(data), tame(styled(layout)), config);
+    const { data, layout } = make(), whole = styled(layout);
+    chart.style.height = `${whole.height}px`;  // a window that changes makes plotly forget its layout's height and ask its place for one
+    Plotly.react(chart, tame(data), tame(whole), config);
     foot.textContent = note ? note() : "";
     foot.hidden = !foot.textContent;
   };
