@@ -116,7 +116,7 @@ def resume(
         found = latest(where)
         meant = {"changed_code": changed_code, "changed_data": changed_data}
         said = {} if found.over else continued(where / LEDGER, found.length, experiment, data, **meant)
-        chosen = _ready(experiment, engine)
+        chosen = Inline() if found.over else _ready(experiment, engine)  # of a run that is over, nothing is run
         population = _sharing(experiment, experiment.population(data), shared, data)
         dropped = ledger.cut(found.length)
         if not found.over:
