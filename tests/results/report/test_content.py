@@ -147,7 +147,7 @@ def test_domains_have_a_table(tmp_path) -> None:
 
 def test_what_else_is_on_the_page(page) -> None:
     assert page["cards"]["global"][0]["value"] == "fedprox"
-    assert "ahead of fedavg; 95% interval" in page["cards"]["global"][0]["detail"]
+    assert "ahead of fedavg over 3 common seeds; 95% interval" in page["cards"]["global"][0]["detail"]
     assert page["subtitle"] == "3 methods · 3 seeds · 12 rounds · 6 clients, 3 per round · digits · partition classes"
     assert page["facts"] == "model mlp · sgd, learning rate 0.05 · 2 local epochs per round · batches of 10"
     assert page["rejected"]["counts"] == [0, 6, 0]
