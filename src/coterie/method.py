@@ -380,11 +380,10 @@ def aggregate(
 
 
 def _check_groups(groups: Sequence[str], there: Collection[str]) -> None:
-    """What is averaged is in some reply: what is misspelt would be a mean of nothing, and only be missed where that is used."""
-    for group in groups:
+    """What is averaged is in some reply, if tensors are: what is misspelt would be a mean of nothing, missed only where that is used."""
+    for group in groups if there else ():
         if group not in there:
-            known = nearest(group, there) if there else "expected tensors, but there are none"
-            raise LookupError(f"no reply has a group '{group}' of tensors: {known}")
+            raise LookupError(f"no reply has a group '{group}' of tensors: {nearest(group, there)}")
 
 
 def _groups(record: Record) -> set[str]:

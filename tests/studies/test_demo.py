@@ -41,7 +41,7 @@ def test_it_ends_with_a_page_that_holds_everything_and_with_commands_to_try(call
     monkeypatch.setattr(demo, "PARTS", (Part(str(tmp_path / "small.toml"), "A title", "A sentence.", "global", rows, "fedavg", (0, 1)),))
     code, out, err = call("demo", "--jobs", "1")
     assert code == 0, err
-    assert out.count("1 rounds") == 4
+    assert out.count("1 round ") == 4
     assert "averages (a paper)" in " ".join(out.split())
     assert "No method is shown to be better than fedavg here." in " ".join(out.split())
     page = tmp_path / "runs" / "demo" / "index.html"
