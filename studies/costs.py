@@ -10,13 +10,14 @@ once, for some epochs, it is given one epoch, then two, in the same way. No accu
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from pathlib import Path
 
 import coterie
 from coterie.data.folder import data_folder
-from coterie.errors import UserError
+from coterie.errors import RunError, UserError
 from coterie.running.experiment import Experiment
 from coterie.studies.recipe import Recipe, recipes
 from coterie.studies.reproduce import arms_for
@@ -37,7 +38,15 @@ def seconds(experiment: Experiment, data: Path, rounds: int, epochs: int | None 
 
 
 def whole(experiment: Experiment, data: Path) -> float:
-    """CPU seconds that all of a run would take."""
+    """CPU seconds that all of a run would take; none that can be told where its first rounds fail."""
+    try:
+        return _whole(experiment, data)
+    except RunError as error:
+        print(f"a run of it fails: {error}", flush=True)
+        return math.nan
+
+
+def _whole(experiment: Experiment, data: Path) -> float:
     server = getattr(experiment.method, "server", None)
     least = None if server is None else 1
     first = seconds(experiment, data, 1, least)
@@ -65,7 +74,7 @@ def main() -> None:
             continue
         for title, cost in costs.items():
             print(f"{name}: {cost:8.0f} s  {title}", flush=True)
-        total = sum(costs.values())
+        total = sum(cost for cost in costs.values() if not math.isnan(cost))
         print(
             f"{name}: {total / 60:.0f} minutes of one core a seed, {total * len(seeds) / 3600:.1f} hours for {len(seeds)} seeds", flush=True
         )
