@@ -263,9 +263,15 @@ EMPTY = Record()
 """The record of nothing."""
 
 
-def encode(record: Record) -> bytearray:
-    """The bytes that travel: safetensors, with the scalars as JSON in its header."""
-    return bytearray().join(pack(record.tensors, {"scalars": _scalars(record)}))
+def encode(record: Record, take: Callable[[int], bytearray] = bytearray) -> bytearray:
+    """The bytes that travel: safetensors, with the scalars as JSON in its header; `take` gives the memory for so many."""
+    pieces = pack(record.tensors, {"scalars": _scalars(record)})
+    data, at = take(sum(map(len, pieces))), 0
+    with memoryview(data) as room:
+        for piece in pieces:
+            room[at : at + len(piece)] = piece
+            at += len(piece)
+    return data
 
 
 def decode(data: bytes | bytearray, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from coterie.methods import FedAvg
 from coterie.models import Staged
 from coterie.record import Record
 from coterie.seeds import generator, scoped, seed_of
+from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.loop import batches_of, fit, frozen, snapshot
@@ -95,6 +97,25 @@ def test_a_term_of_weight_zero_is_not_there() -> None:
     off = fit(net(), snapshot(net()), data(), CrossEntropy() + 0.0 * Proximal(), Training(epochs=2), seed=0)
     on = fit(net(), snapshot(net()), data(), CrossEntropy() + 0.5 * Proximal(), Training(epochs=2), seed=0)
     assert plain.params == off.params != on.params
+
+
+def test_what_comes_out_can_be_derived_from_though_nothing_was_derived_on_the_way() -> None:
+    training = Training(epochs=2, batch=5, optimiser=Sgd(lr=0.1, momentum=0.9), state="kept")
+    fitted = fit(net(), snapshot(net()), data(), CrossEntropy(), training, seed=1, validation=data(seed=1))
+    assert not any(value.is_inference() for record in (fitted.params, fitted.optimiser) for value in record.tensors.values())
+
+
+def test_an_optimiser_of_ones_own_moves_in_its_own_way() -> None:
+    @spec
+    class Still(Sgd):
+        name: ClassVar[str] = "still"
+
+        def update(self, parameter, gradient, state, lr) -> None:
+            """Stay."""
+
+    start = snapshot(net())
+    assert fit(net(), start, data(), CrossEntropy(), Training(optimiser=Still()), seed=1).params == start
+    assert fit(net(), start, data(), CrossEntropy(), Training(optimiser=Sgd()), seed=1).params != start
 
 
 @pytest.mark.parametrize("optimiser", [Sgd(lr=0.1, momentum=0.9), Adam(lr=0.01)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from coterie.methods.fedprox import FedProx
 from coterie.models import MLP
 from coterie.record import EMPTY
 from coterie.running.rounds import run
+from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.dense import layers_of
@@ -55,15 +58,45 @@ def test_a_stack_has_the_same_bits_on_every_engine_and_number_of_workers(method,
     assert len({state(together, tmp_path / name, engine).digest() for name, engine in engines.items()}) == 1
 
 
-def test_an_engine_that_takes_jobs_apart_gets_the_same_bits(tmp_path) -> None:
-    class Apart(Inline):
-        def deliver(self, jobs):
-            for job in jobs:
-                self._performer._stacks._ready.clear()
-                yield self._performer.perform(job)
+class Apart(Inline):
+    """Tears every stack apart: each job is performed as if none of the others had been."""
 
-    _, together = stacked(FedAvg())
-    assert state(together, tmp_path / "a", Apart()) == state(together, tmp_path / "b")
+    def deliver(self, jobs):
+        for job in jobs:
+            self._performer._stacks = stacks.Stacks(self._performer._attempt)
+            yield self._performer.perform(job)
+
+
+class Backwards(Inline):
+    """Asks for the last of a stack first."""
+
+    def deliver(self, jobs):
+        return reversed([self._performer.perform(job) for job in reversed(jobs)])
+
+
+@spec
+class SomeTwice(FedAvg):
+    """Every other client trains a second time."""
+
+    name: ClassVar[str] = "some-twice"
+
+    def trained(self, site, memory, message, start):
+        fitted = super().trained(site, memory, message, start)
+        return super().trained(site, memory, message, fitted.params) if site.id % 2 else fitted
+
+
+@pytest.mark.parametrize("method", [FedAvg(), SomeTwice()])
+def test_an_engine_that_takes_jobs_apart_or_in_another_order_gets_the_same_bits(method, tmp_path) -> None:
+    _, together = stacked(method)
+    engines = {"plain": Inline(), "apart": Apart(), "backwards": Backwards()}
+    assert len({state(together, tmp_path / name, engine).digest() for name, engine in engines.items()}) == 1
+
+
+def test_who_trains_again_does_so_with_the_others_that_do(tmp_path, monkeypatch) -> None:
+    sizes = []
+    monkeypatch.setattr(stacks, "fit_together", lambda wanted: sizes.append(len(wanted)) or fit_together(wanted))
+    state(stacked(SomeTwice(), size=5)[1], tmp_path / "run")
+    assert sizes == [5, 2] * 2
 
 
 def test_where_clients_are_apart_a_stack_is_refused(tmp_path) -> None:
@@ -108,6 +141,7 @@ def test_steps_samples_and_losses_are_those_of_each() -> None:
         assert found.loss == pytest.approx(alone.loss, abs=CLOSE)
         assert found.parts == pytest.approx(alone.parts, abs=CLOSE)
         assert found.params.tensors.keys() == alone.params.tensors.keys()
+        assert not any(value.is_inference() for value in found.params.tensors.values())  # else nothing could be derived from it
 
 
 @pytest.mark.parametrize("span", [0, SPAN])

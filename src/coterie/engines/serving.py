@@ -21,6 +21,7 @@ import torch
 
 from coterie.devices import find
 from coterie.engines.engine import Job, Outcome, TaskError, brief
+from coterie.engines.surroundings import Surroundings
 from coterie.engines.worker import Memories, Performer
 from coterie.framing import HEADER, FrameError, receive, send
 from coterie.method import Method
@@ -44,7 +45,7 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
     with suppress(OSError, EOFError, FrameError):  # the parent is gone, or not itself any more
         try:
             population = Population.open(plan, folder / "live" / "arrays", find(device, number))
-            performer = Performer(method, population, Memories(folder, budget))
+            performer = Performer(method, population, Memories(folder, budget), Surroundings())
         except Exception as error:
             send(end, {"unfit": f"{type(error).__name__}: {error}"})
             return

@@ -51,36 +51,52 @@ class _Done:
 
 
 class Stacks:
-    """Outcomes of the jobs of the last stack that was performed here, until they are asked for."""
+    """The stack that is being performed here: each of its jobs comes to its end when it is asked for, so that its reply is under way while
+    the others are still at work, and no more than one lies in memory."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self._waiting: dict[tuple[str, str, int], tuple[Job, _Done]] = {}
         self._ready: dict[tuple[str, str, int], Outcome] = {}
+        self._size, self._seconds = 0, 0.0
+        """How many it has, and what each has had of the time that was spent together."""
 
     def outcome(self, job: Job) -> Outcome:
         """What came of one job of a stack."""
-        key = (job.message, job.task, job.client)
-        if key not in self._ready:
-            self._ready = {(job.message, job.task, client): each for client, each in self._together(job).items()}
+        key = _key(job)
+        if key not in self._waiting and key not in self._ready:
+            each = (replace(job, client=client, memory=memory, stack=()) for client, memory in job.stack)
+            self._waiting, self._ready = {_key(one): (one, _Done()) for one in each}, {}
+            self._size, self._seconds = len(job.stack), 0.0
+        while key in self._waiting:
+            self._go_on(key)
         return self._ready.pop(key)
 
-    def _together(self, job: Job) -> dict[int, Outcome]:
-        began, outcomes = time.perf_counter(), dict[int, Outcome]()
-        waiting = [replace(job, client=client, memory=memory, stack=()) for client, memory in job.stack]
-        done = {each.client: _Done() for each in waiting}
-        while waiting:
-            wanted = dict[Job, Request]()
-            for each in waiting:
-                found = self._attempt(each, done[each.client].trainer())
-                if isinstance(found, Request):
-                    wanted[each] = found
-                else:
-                    outcomes[each.client] = found
-            for each, fitted in zip(wanted, _fitted(list(wanted.values())), strict=True):
-                done[each.client].fitted.append(fitted)
-            waiting = list(wanted)
-        seconds = (time.perf_counter() - began) / len(outcomes)
-        return {client: replace(each, seconds=seconds) for client, each in outcomes.items()}
+    def _go_on(self, key: tuple[str, str, int]) -> None:
+        """Perform a job to its end; if it wants to train, all that have come as far as it do so together."""
+        first = self._performed(key)
+        if first is None:
+            return
+        began = time.perf_counter()
+        found = {each: first if each == key else self._performed(each) for each in list(self._waiting)}
+        wanted = {each: request for each, request in found.items() if request is not None}
+        for each, fitted in zip(wanted, _fitted(list(wanted.values())), strict=True):
+            self._waiting[each][1].fitted.append(fitted)
+        self._seconds += (time.perf_counter() - began) / self._size
+
+    def _performed(self, key: tuple[str, str, int]) -> Request | None:
+        """What a job wants to train next, or None if it is done."""
+        job, done = self._waiting[key]
+        found = self._attempt(job, done.trainer())
+        if isinstance(found, Request):
+            return found
+        del self._waiting[key]
+        self._ready[key] = replace(found, seconds=found.seconds + self._seconds)
+        return None
+
+
+def _key(job: Job) -> tuple[str, str, int]:
+    return job.message, job.task, job.client
 
 
 def _fitted(requests: list[Request]) -> list[Fitted | None]:

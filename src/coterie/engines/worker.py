@@ -16,6 +16,7 @@ from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.engines.stacks import PutAside, Stacks, Trainer
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
+from coterie.framing import Room
 from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode, read, write
@@ -136,8 +137,11 @@ class Messages:
 class Performer:
     """Performs jobs where the client is: in this process, whichever that is."""
 
-    def __init__(self, method: Method, population: Population, memories: Memories) -> None:
+    def __init__(self, method: Method, population: Population, memories: Memories, before: Surroundings | None = None) -> None:
         self._method = method
+        self._before = before
+        """What this process is put back to after every job, where it does nothing else; else it is looked at before each."""
+        self._room = Room()
         self._population = population
         self._memories = memories
         self._messages = Messages()
@@ -157,7 +161,7 @@ class Performer:
 
     def _attempt(self, job: Job, trainer: Trainer) -> Outcome | Request:
         """Perform a job to its end, or to a training that is to be done together with others."""
-        began, before = time.perf_counter(), Surroundings()
+        began, before = time.perf_counter(), self._before or Surroundings()
         seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
@@ -183,14 +187,14 @@ class Performer:
             with client_code():
                 for model, params in self._method.models(message, site).items():
                     site.evaluate(model, params)
-            data, kept = encode(EMPTY), job.memory
+            data, kept = encode(EMPTY, self._room.take), job.memory
         else:
             memory = self._memories.get(job.client, job.memory)
             with client_code():
                 reply, after = self.call(job.task, site, memory, message)
             _check_size("its reply", reply, job.limit)
             _check_size("what it keeps", after, job.limit)
-            data = encode(reply)  # before anything is written: it may not be possible
+            data = encode(reply, self._room.take)  # before anything is written: it may not be possible
             kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
         return Outcome(job.client, data, kept, site.observations, site.logs, site.work)
 

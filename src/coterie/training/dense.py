@@ -61,6 +61,7 @@ class Backward:
         self._parameters = parameters
         self._weights = [parameters[f"{name}.weight"].detach() for name in layers]
         self._biases = [parameters[f"{name}.bias"].detach() for name in layers]
+        self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
         self._one = self._weights[0].new_ones(())
 
     @classmethod
@@ -76,9 +77,9 @@ class Backward:
     def __call__(self, step: Step, objective: Objective) -> tuple[Tensor, list[Tensor]]:
         """Of one batch; gradients in the order of the parameters."""
         inputs = [step.x.reshape(len(step.x), -1)]
-        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
-            inputs.append(torch.addmm(bias, inputs[-1], weight.t()).relu_())
-        step.logits = torch.addmm(self._biases[-1], inputs[-1], self._weights[-1].t())
+        for turned, bias in zip(self._turned[:-1], self._biases[:-1], strict=True):
+            inputs.append(torch.addmm(bias, inputs[-1], turned).relu_())
+        step.logits = torch.addmm(self._biases[-1], inputs[-1], self._turned[-1])
         loss, by_logits, added = objective.back(step, self._one, self._parameters)
         back = torch.zeros_like(step.logits) if by_logits is None else by_logits
         gradients = list[Tensor]()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias, TypedDict, Unpack
 
@@ -113,7 +114,7 @@ def fit(
     with scoped(seed_of(seed, "dropout")):
         device.seed(seed_of(seed, "dropout"))
         for epoch, batches in epochs_of(model, len(data), training, seed):
-            losses = [loop.step(*batch) for batch in loop.made(batches, epoch)]
+            losses = loop.epoch(batches, epoch)
             if best.settled(loop.steps):
                 break
     loss, *parts = _means(losses, device) or [math.nan]
@@ -146,8 +147,15 @@ class _Loop:
         self.steps, self.samples = 0, 0
         self._mover = training.optimiser.mover(self._moving, device)
         self._backward = Backward.of(model, self._moving, objective) if self._kind is Step else None
+        written = self._backward is not None and objective.written
+        self._following: Callable[[], AbstractContextManager[object]] = torch.inference_mode if written else nullcontext
         if training.state == "kept":
             self._mover.restore(options.get("optimiser", EMPTY))
+
+    def epoch(self, batches: list[Tensor], epoch: int) -> list[list[Tensor]]:
+        """A step on each batch: the losses. Where no gradient is derived, nobody keeps account of what one would need."""
+        with self._following():
+            return [self.step(*batch) for batch in self.made(batches, epoch)]
 
     def made(self, batches: list[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Positions, inputs and labels of each batch; the inputs of many small batches are made in one go."""

@@ -82,6 +82,11 @@ class Objective:
         """Whether it looks at a network's logits and its parameters as such only, so that the way back from logits may be written out."""
         return False
 
+    @property
+    def written(self) -> bool:
+        """Whether its way back is written out, so that nothing of a step is derived."""
+        return type(self).back is not Objective.back
+
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""
         raise NotImplementedError
@@ -89,7 +94,8 @@ class Objective:
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
         """What a shallow term is, and a weight times its gradient by `step.logits` and by the parameters as such.
 
-        Whoever writes it out says the same as `__call__`; a subclass with a `__call__` of its own does not inherit what it no longer is.
+        Whoever writes it out says the same as `__call__` and derives nothing: it is called where gradients are not followed. A subclass
+        with a `__call__` of its own does not inherit what it no longer is.
 
         >>> step = Step(nn.Identity(), torch.zeros(1, 2), torch.tensor([0]), start={})
         >>> CrossEntropy().back(step, torch.tensor(1.0), {}).logits
@@ -129,6 +135,10 @@ class Weighted(Objective):
     def shallow(self) -> bool:
         return self.term.shallow
 
+    @property
+    def written(self) -> bool:
+        return self.term.written
+
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
 
@@ -150,6 +160,10 @@ class Sum(Objective):
     @property
     def shallow(self) -> bool:
         return all(term.shallow for term in self.terms)
+
+    @property
+    def written(self) -> bool:
+        return all(term.written for term in self.terms)
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]

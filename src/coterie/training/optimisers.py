@@ -46,6 +46,11 @@ class Optimiser(Spec):
     weight_decay: NotNegative = 0.0
     """How strongly weights are pulled towards 0."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether a parameter goes against its gradient, and that is all: then all of them move in one go."""
+        return False
+
     def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
         """Move a parameter; `state` is what this optimiser keeps about it from step to step, empty before the first."""
         raise NotImplementedError
@@ -72,6 +77,10 @@ class Sgd(Optimiser):
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
             raise UserError("optimiser.nesterov = true: there is no momentum, expected optimiser.momentum above 0")
+
+    @property
+    def plain(self) -> bool:
+        return type(self).update is Sgd.update and not (self.weight_decay or self.momentum)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float) -> None:
         if self.weight_decay:
@@ -262,11 +271,16 @@ class Mover:
 
     def __init__(self, optimiser: Optimiser, named: Mapping[str, Tensor], device: Device) -> None:
         self._optimiser, self._named, self._device = optimiser, named, device
+        self._parameters = list(named.values())
         self._states: dict[str, dict[str, Tensor]] = {name: {} for name in named}
 
     @torch.no_grad()
     def move(self, gradients: Sequence[Tensor | None], lr: float) -> None:
         """One step; a parameter without a gradient stays where it is."""
+        there = [each for each in gradients if each is not None]
+        if self._optimiser.plain and len(there) == len(self._parameters):
+            torch._foreach_add_(self._parameters, there, alpha=-lr)
+            return
         for (name, parameter), gradient in zip(self._named.items(), gradients, strict=True):
             if gradient is not None:
                 self._optimiser.update(parameter, gradient, self._states[name], lr)

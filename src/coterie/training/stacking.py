@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,7 +124,8 @@ class _Stack:
         losses, steps, samples = list[Tensor](), 0, 0
         for epoch in zip(*self._plans, strict=True):
             batches = [batches for _, batches in epoch]
-            losses = [self._way.step(x, y) for x, y in self._made(batches)]
+            with nullcontext() if isinstance(self._way, _Derived) else torch.inference_mode():
+                losses = [self._way.step(x, y) for x, y in self._made(batches)]
             steps, samples = steps + len(batches[0]), samples + sum(map(len, batches[0]))
         means = self._means(losses) if losses else [[math.nan]] * len(self._requests)
         trained = ({name: self._device.fetch(value) for name, value in each.items()} for each in self._way.trained())
