@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from work import WORKS
+
 HERE = Path(__file__).parent
 COMMANDS = {
     "bare": ("coterie", ["bare.py"]),
@@ -71,6 +73,11 @@ def take_turn(peer: str, work: str, limit: float) -> Turn:
             turn.cpu.append(sum(map(_cpu, _session(process.pid))))
     process.wait()
     stop.cancel()
+    if len(turn.rounds) < WORKS[work].rounds:
+        print(
+            f"{work} {peer}: {len(turn.rounds)} of {WORKS[work].rounds} rounds in {limit:.0f} s, exit code {process.returncode}",
+            file=sys.stderr,
+        )
     return turn
 
 
@@ -145,6 +152,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if not (Path(os.environ.get("COTERIE_DATA", "")) / "mnist").is_dir():
+        parser.error("$COTERIE_DATA names no folder with MNIST in it")
     found: dict[str, dict[str, list[Turn]]] = {}
     for work in options.works.split(","):
         peers = [peer for peer in options.peers.split(",") if peer in ONLY.get(work, COMMANDS)]
