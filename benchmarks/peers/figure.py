@@ -15,6 +15,8 @@ from coterie.style import colour, styled, write_figure
 
 OURS = ("coterie", "stacked")
 BARE = ("bare", "together")
+CUT = 4
+"""How many times the shortest bar an axis goes on at most: a longer one ends there, with its number."""
 WHAT = {"W1": "W1: CNN, 10 clients x 600", "W2": "W2: MLP, 100 clients x 60", "W3": "W3: FML on the MLP, 100 clients x 60"}
 
 
@@ -37,7 +39,11 @@ def main(source: Path, target: Path) -> None:
             share = found["cores"] if name == "bare" else 1
             dots = [each / share for turn in found["turns"][work][name] for each in turn["rounds"][1:]]
             panel.plot(dots, [labels.get(name, name)] * len(dots), "k.", markersize=2.5)
-        panel.set(title=WHAT[work], xlabel="seconds a round", xlim=(0, None))
+        widest = max(peers[name]["round"] for name in names)
+        most = min(1.15 * widest, CUT * min(peers[name]["round"] for name in names))
+        for name in (each for each in names if peers[each]["round"] > most):
+            panel.text(0.98 * most, labels.get(name, name), f"{peers[name]['round']:.2g} s \N{RIGHTWARDS ARROW}", ha="right", va="center")
+        panel.set(title=WHAT[work], xlabel="seconds a round", xlim=(0, most))
         panel.grid(visible=False, axis="y")
     write_figure(figure, target)
 
