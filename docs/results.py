@@ -23,6 +23,12 @@ RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "results.md"
 LEARNED = RESULTS / "learned.md"
 """What we learned, in sentences: the only part that is written by hand."""
+PICTURES = {
+    "result.png": "every seed, the mean, and the paper's number",
+    "answer.png": "why, arm by arm: paired differences or ratios, each with its own 95% interval, and every seed",
+    "fusion.png": "how much of the fused maps is the global extractor's, round by round",
+}
+"""What lies beside a result, and what it shows."""
 HEAD = """# Results
 
 What the five papers claim, and what runs of this version show of it. The numbers are in `results/NAME/`, as `coterie reproduce NAME` wrote
@@ -131,13 +137,14 @@ def learned() -> list[str]:
 
 
 def each_result(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Every result's own page, one heading lower, and its figure."""
+    """Every result's own page, one heading lower, and its figures."""
     for name in found:
         page = (RESULTS / name / "result.md").read_text(encoding="utf-8")
         yield page.replace("# ", "## ", 1).rstrip("\n")
         yield ""
-        if (RESULTS / name / "result.png").is_file():
-            yield f"![{name}: every seed, the mean, and the paper's number](../results/{name}/result.png)\n"
+        for picture, shows in PICTURES.items():
+            if (RESULTS / name / picture).is_file():
+                yield f"![{name}: {shows}](../results/{name}/{picture})\n"
 
 
 def not_run(found: Mapping[str, Any]) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +16,12 @@ import torch
 from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.record import Record
+from coterie.results.statistics import paired
+from coterie.results.verdicts import Censored, Ratios
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.site import SERVER, ModelCache
+from coterie.studies.recipe import Recipe
 from coterie.training.objectives import Step
 
 FOLDER = Path(__file__).parents[1] / "studies"
@@ -153,3 +159,89 @@ def test_costs_of_a_recipe_are_measured_run_by_run(monkeypatch, capsys) -> None:
     costs.main()
     told = capsys.readouterr().out
     assert told.count("fedfusion-figure6: ") == 8, "seven rows and their sum"
+
+
+ROUNDS = {
+    "FedAvg": [20, 25, 30, 20, None, 40],
+    "FedMMD, 0.01": [20, 20, 24, 22, 30, 30],
+    "FedMMD, 0.1": [10, 15, 15, 10, 30, 24],
+    "FedMMD, 1": [None] * 6,
+    "FedMMD, 10": [50, 50, 60, 40, None, 60],
+}
+LAST = {
+    "FedAvg": [0.80, 0.82, 0.81, 0.83, 0.79, 0.80],
+    "FedMMD, 0.01": [0.81, 0.82, 0.80, 0.85, 0.80, 0.79],
+    "FedMMD, 0.1": [0.83, 0.84, 0.82, 0.87, 0.83, 0.85],
+    "FedMMD, 1": [0.30, 0.22, 0.25, 0.20, 0.31, 0.28],
+    "FedMMD, 10": [0.10, 0.12, 0.15, 0.11, 0.13, 0.12],
+}
+
+
+def made_up(folder: Path, answers: ModuleType) -> Any:
+    """A result of FedMMD's Figure 4d, of six seeds: some were not there after 60 rounds."""
+    question = next(each for each in answers.QUESTIONS if each.recipe == "fedmmd-figure4d")
+    about = {"rounds": ("rounds", 0.85, ROUNDS), "last accuracy": ("last", None, LAST)}
+    cells = []
+    for key, _ in answers.wanted(question):
+        measure, target, values = about[key.column]
+        cells.append({**key._asdict(), "measure": measure, "target": target, "values": values[key.row], "rounds": 60})
+    path = folder / question.recipe / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"cells": cells}))
+    return question
+
+
+def lines_of(axes, marker: str) -> list[list[float]]:
+    return [list(map(float, line.get_xdata())) for line in axes.lines if line.get_marker() == marker and len(line.get_xdata())]
+
+
+def intervals_of(axes) -> list[list[float]]:
+    """The thick lines: one for each arm."""
+    return [list(map(float, line.get_xdata())) for line in axes.lines if line.get_linewidth() == 1.5 and line.get_linestyle() == "-"]
+
+
+def test_answers_plot_the_intervals_of_the_statistics_and_every_seed(tmp_path, capsys) -> None:
+    answers = study("answers")
+    question = made_up(tmp_path, answers)
+    answers.main(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*.png")] == ["answer.png"]
+    assert "lambda = 0.1 against FedAvg: +3.2 [" in capsys.readouterr().out
+    rounds, last = answers.figure_of(question, answers.cells_of(json.loads((tmp_path / question.recipe / "result.json").read_text()))).axes
+    arms = [arm.row for arm in question.arms]
+    for row, seeds, middle, ends in zip(arms, lines_of(last, "o"), lines_of(last, "|"), intervals_of(last), strict=True):
+        found = paired(dict(enumerate(LAST[row])), dict(enumerate(LAST["FedAvg"])))
+        assert [*middle, *ends] == pytest.approx([100 * each for each in (found.mean, found.low, found.high)])
+        assert seeds == pytest.approx([100 * (ours - theirs) for ours, theirs in zip(LAST[row], LAST["FedAvg"], strict=True)])
+    for row, ends in zip(arms, intervals_of(rounds), strict=True):
+        found = Ratios.of(*([Censored(value, 60) for value in ROUNDS[each]] for each in (row, "FedAvg")))
+        low, high = found.interval(0.95)
+        left, right = rounds.get_xlim()
+        assert ends == pytest.approx([low if low > 0 else left, high if math.isfinite(high) else right]), row
+
+
+def test_answers_show_what_was_not_reached_as_a_bound(tmp_path) -> None:
+    """By hand: 60 rounds over those of FedAvg at the least; at the most 30 over 60; nothing where neither was there."""
+    answers = study("answers")
+    question = made_up(tmp_path, answers)
+    axes, _ = answers.figure_of(question, answers.cells_of(json.loads((tmp_path / question.recipe / "result.json").read_text()))).axes
+    longer = [each for each in lines_of(axes, ">") if len(each) > 1]
+    assert longer == [pytest.approx([60 / 20, 60 / 25, 60 / 30, 60 / 20, 60 / 40])]
+    assert [each for each in lines_of(axes, "<") if each != [axes.get_xlim()[0]]] == [[0.5], [0.5]]
+    assert [len(each) for each in lines_of(axes, "o")] == [5, 5, 5]
+
+
+def test_answers_say_what_is_missing(tmp_path, capsys) -> None:
+    answers = study("answers")
+    made_up(tmp_path, answers)
+    path = tmp_path / "fedmmd-figure4d" / "result.json"
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["row"] != "FedMMD, 10"]
+    path.write_text(json.dumps({"cells": cells}))
+    answers.main(tmp_path)
+    assert "fedmmd-figure4d: not drawn, because its result has nothing of: FedMMD, 10.\n" in capsys.readouterr().out
+    assert list(tmp_path.rglob("*.png")) == []
+
+
+def test_every_question_is_of_cells_that_its_recipe_has() -> None:
+    answers = study("answers")
+    for question in answers.QUESTIONS:
+        assert {key for key, _ in answers.wanted(question)} <= dict(Recipe.load(question.recipe).numbered()).keys()
