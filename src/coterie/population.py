@@ -5,6 +5,7 @@ Its arrays can be saved in a folder and mapped by every worker, so that starting
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -77,7 +78,12 @@ class Plan:
     @property
     def evaluates(self) -> tuple[Model, ...]:
         """The models that a task may give to `site.evaluate`: a method may inherit tasks and leave out some of the models they measure."""
-        return tuple({model for kind in type(self.method).__mro__ for model in getattr(kind, "evaluates", ())})
+        return _evaluated(type(self.method))
+
+
+@functools.cache  # every site asks
+def _evaluated(method: type[object]) -> tuple[Model, ...]:
+    return tuple({model for kind in method.__mro__ for model in getattr(kind, "evaluates", ())})
 
 
 @dataclass(frozen=True, eq=False)
