@@ -61,11 +61,13 @@ def _kernels(distances: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor]:
 
 
 @cache
+@torch.inference_mode(mode=False)  # what is kept may be derived from later
 def _fixed_widths(dtype: torch.dtype, device: torch.device) -> Tensor:
     return 2 * torch.tensor(WIDTHS, dtype=dtype, device=device)
 
 
 @lru_cache(8)
+@torch.inference_mode(mode=False)
 def _signs(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """How the blocks of the kernel matrix count."""
     return torch.tensor([[1, -2], [0, 1]], dtype=dtype, device=device).repeat_interleave(n, 0).repeat_interleave(n, 1)

@@ -94,8 +94,8 @@ class Objective:
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
         """What a shallow term is, and a weight times its gradient by `step.logits` and by the parameters as such.
 
-        Whoever writes it out says the same as `__call__` and derives nothing: it is called where gradients are not followed. A subclass
-        with a `__call__` of its own does not inherit what it no longer is.
+        Whoever writes it out says the same as `__call__`, derives nothing, because it is called in inference mode, and keeps no tensor that
+        was made there. A subclass with a `__call__` of its own does not inherit what it no longer is.
 
         >>> step = Step(nn.Identity(), torch.zeros(1, 2), torch.tensor([0]), start={})
         >>> CrossEntropy().back(step, torch.tensor(1.0), {}).logits
