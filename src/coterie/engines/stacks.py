@@ -52,7 +52,7 @@ class _Done:
 
 class Stacks:
     """The stack that is being performed here: each of its jobs comes to its end when it is asked for, so that its reply is under way while
-    the others are still at work, and no more than one lies in memory."""
+    the others are still at work, and no more than one reply lies in memory."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
