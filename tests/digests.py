@@ -32,6 +32,7 @@ BASE: dict[str, Any] = {
 PUBLIC: dict[str, Any] = {"data": {**BASE["data"], "public": {"source": "digits", "samples": 60}}}
 MIXED: dict[str, Any] = {**PUBLIC, "model": [{"name": "mlp", "hidden": [16]}, {"name": "mlp", "hidden": [8]}]}
 FALLING = {"name": "piecewise", "values": [[1, 0.9], [2, 0.5]]}
+PLAIN: dict[str, Any] = {"training": {"epochs": 2, "batch": 16, "optimiser": {"name": "sgd", "lr": 0.1}}}
 KEEPING: dict[str, Any] = {"training": {**BASE["training"], "state": "kept"}}
 
 
@@ -42,7 +43,10 @@ def _method(name: str, **settings: Any) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "fedavg": _method("fedavg"),
     "fedavg kept": {**_method("fedavg"), **KEEPING},
+    "fedavg plain": {**_method("fedavg"), **PLAIN},
     "fedprox": _method("fedprox", mu=0.1),
+    "fedprox plain": {**_method("fedprox", mu=0.1), **PLAIN},
+    "fml plain": {**_method("fml"), **PLAIN},
     "fedmmd": _method("fedmmd", lam=0.5),
     "two-stream-l2": _method("two-stream-l2"),
     "fedfusion conv": {**_method("fedfusion"), "model": CNN},

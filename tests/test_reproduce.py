@@ -327,6 +327,36 @@ def test_a_resumed_or_repeated_recipe_gives_the_same_table_to_the_last_digit(cal
     assert tables[0] == tables[1]
 
 
+def test_seeds_of_an_earlier_result_are_not_run_again(call) -> None:
+    Path("mine.toml").write_text(RECIPE)
+    call("mine.toml", "--scale", "smoke", "--runs", "a", "--out", "first")
+    Path("mine.toml").write_text(RECIPE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    whole = json.loads(call("mine.toml", "--scale", "smoke", "--runs", "a", "--json")[1])
+    joined = json.loads(
+        call("mine.toml", "--scale", "smoke", "--runs", "b", "--earlier", "first/result.json", "--out", "second", "--json")[1]
+    )
+    assert joined["seeds"] == [0, 1, 2]
+    assert all("-s2-" in each.name for each in Path("b").glob("*-s*"))
+    assert (joined["cells"], joined["claims"], joined["runs"]) == (whole["cells"], whole["claims"], whole["runs"])
+    assert joined["about"]["of an earlier result"].startswith("seeds 0, 1: ")
+    again = json.loads(call("mine.toml", "--scale", "smoke", "--runs", "c", "--earlier", "second/result.json", "--json")[1])
+    assert again["cells"] == whole["cells"]
+    assert not Path("c").exists() or not list(Path("c").glob("*-s*"))
+
+
+def test_an_earlier_result_of_something_else_is_refused(call, monkeypatch) -> None:
+    Path("mine.toml").write_text(RECIPE)
+    call("mine.toml", "--scale", "smoke", "--out", "first")
+    Path("mine.toml").write_text(RECIPE.replace("rounds = ", "rounds = 1"))
+    code, _, err = call("mine.toml", "--scale", "smoke", "--earlier", "first/result.json")
+    assert code == 2
+    assert "of seed 0 its runs are not those of this code, recipe and data" in err
+    for wrong, said in (("nothere.json", "cannot be read"), ("mine.toml", "expected the result.json of this recipe")):
+        code, _, err = call("mine.toml", "--scale", "smoke", "--earlier", wrong)
+        assert code == 2
+        assert said in err
+
+
 def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
     Path("mine.toml").write_text(SHARED.replace("epoch = 2\n", ""))
     code, _, err = call("mine.toml", "--scale", "smoke")

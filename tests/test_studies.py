@@ -21,6 +21,7 @@ from coterie.results.verdicts import Censored, Ratios
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.site import SERVER, ModelCache
+from coterie.studies.arms import arms_of
 from coterie.studies.recipe import Recipe
 from coterie.training.objectives import Step
 
@@ -150,6 +151,17 @@ def test_costs_are_a_round_times_the_rounds_and_an_epoch_times_the_epochs(monkey
     split = plan.overridden({"method": "split-metadata", "evaluation.protocols": ["composed"]})
     assert costs.whole(split, tmp_path) == 7.0 + 3.0 * 30 + 0.5 * 100
     assert seen == [(1, None), (2, None), (1, 1), (2, 1), (1, 2)]
+
+
+def test_rounds_that_runs_begin_with_cost_once(monkeypatch, tmp_path) -> None:
+    costs = study("costs")
+    monkeypatch.setattr(costs, "seconds", lambda experiment, data, rounds, epochs=None: float(rounds))
+    plan = Experiment.load("digits-two-class", ["model=cnn", "evaluation.every=30"])
+    split = {"name": "split-metadata", "upload": "evaluated", "server": {"epochs": 1}}
+    arms = arms_of(
+        plan, [{"name": "fedavg", "weighting": "uniform"}, {**split, "budget": 2}, {**split, "budget": 3}, "local"], [0], tmp_path
+    )
+    assert list(costs.costs_of(arms, tmp_path).values()) == [30.0, 1.0, 1.0, 30.0]
 
 
 def test_costs_of_a_recipe_are_measured_run_by_run(monkeypatch, capsys) -> None:

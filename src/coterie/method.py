@@ -251,6 +251,10 @@ class Method(Spec):
     def check(self, population: Population) -> None:
         """Raise a UserError where this method cannot work with such a population."""
 
+    def unevaluated(self) -> Method | None:
+        """A method whose rounds without evaluation are this one's, to bit and byte: runs of a comparison that agree in it do them once."""
+        return None
+
     def network(self, base: Architecture, client: int) -> Architecture:
         """The network this method has at a site (`client` may be `SERVER`) where an experiment names `base`."""
         return base

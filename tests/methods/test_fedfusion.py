@@ -325,10 +325,13 @@ def test_whole_runs(method, objective, tmp_path) -> None:
         (FedFusion(operator="multi", fixed=True, regularisers=(ProximalRegulariser(mu=0.1),)), FedProx(mu=0.1)),
     ],
 )
-def test_frozen_at_zero_it_is_fedavg_to_the_bit(method, same, tmp_path) -> None:
-    """On the names they share, and in every figure on the ledger; with dropout, whose draws must not shift."""
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_frozen_at_zero_it_is_fedavg_to_the_bit(method, same, dropout, momentum, tmp_path) -> None:
+    """On the names they share, and in every figure on the ledger; with dropout, whose draws must not shift, and by whatever way back."""
     protocols = {"protocols": ("global", "local_pre", "local_post")}
-    plan = maps_experiment(method, rounds=2).replace(model={**CNN, "dropout": 0.3}, evaluation=protocols)
+    plan = maps_experiment(method, rounds=2).replace(model={**CNN, "dropout": dropout}, evaluation=protocols)
+    plan = plan.replace(training=plan.training.replace(optimiser=Sgd(lr=0.1, momentum=momentum)))
     ours, theirs = (run_inline(plan.replace(method=each), tmp_path / each.name) for each in (method, same))
     found, expected = (each[0].state.group("model").tensors for each in (ours, theirs))
     assert set(found) - set(expected) == (set() if method.personal else {"fusion.lam"})

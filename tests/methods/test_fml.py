@@ -246,6 +246,7 @@ def test_whole_rounds_are_the_oracles(tmp_path, dtype, founder) -> None:
 
 
 ADAM = {"name": "adam", "lr": 0.01}
+PLAIN = {"name": "sgd", "lr": 0.1}
 
 
 @pytest.mark.parametrize("training", [{}, {"clip": 0.5}, {"optimiser": ADAM, "clip": 0.1}, {"augment": "crop-flip"}], ids=str)
@@ -264,8 +265,10 @@ def test_alpha_one_leaves_the_private_model_as_local_trains_it(tmp_path, trainin
         assert len(moments) > 0
 
 
-@pytest.mark.parametrize("training", [{"clip": 0.5}, {"optimiser": ADAM, "clip": 0.1}, {"augment": "crop-flip"}], ids=str)
-def test_beta_one_is_uniform_fedavg_also_when_gradients_are_clipped(tmp_path, training) -> None:
+@pytest.mark.parametrize(
+    "training", [{"clip": 0.5}, {"optimiser": ADAM, "clip": 0.1}, {"optimiser": PLAIN}, {"augment": "crop-flip"}], ids=str
+)
+def test_beta_one_is_uniform_fedavg_however_clients_descend(tmp_path, training) -> None:
     plan = small_experiment(FML(beta=1.0))
     plan = plan.replace(training=plan.training.replace(**training))
     found = inline(plan, tmp_path / "fml").state
@@ -273,6 +276,15 @@ def test_beta_one_is_uniform_fedavg_also_when_gradients_are_clipped(tmp_path, tr
     assert found != inline(plan.replace(method=FedAvg(weighting="samples")), tmp_path / "samples").state
     plain = plan.replace(training=small_experiment(FML()).training)
     assert found != inline(plain, tmp_path / "plain").state, "the setting must matter"
+
+
+@pytest.mark.parametrize("optimiser", [PLAIN, ADAM], ids=str)
+def test_beta_one_is_uniform_fedavg_whatever_the_private_networks_are(tmp_path, optimiser) -> None:
+    meme, other = {"name": "mlp", "hidden": [16]}, {"name": "cnn", "channels": [2, 2], "hidden": [8]}
+    plan = small_experiment(FedAvg(weighting="uniform")).replace(model=meme)
+    plan = plan.replace(training=plan.training.replace(optimiser=optimiser))
+    mixed = plan.replace(method={"name": "fml", "beta": 1.0, "meme": meme}, model=[meme, other])
+    assert inline(mixed, tmp_path / "fml").state == inline(plan, tmp_path / "uniform").state
 
 
 def test_beta_one_is_uniform_fedavg_to_the_bit() -> None:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from coterie.errors import UserError
 from coterie.models import MODELS, Architecture, Custom, Staged, staged
-from coterie.models.googlenet import MaxPool
 
 CIFAR = (3, 32, 32)
 ZOO = [name for name in MODELS if name not in ("custom", "text")]  # those that take images
@@ -294,14 +293,6 @@ def test_loss_falls_on_digits(name: str, norm: str) -> None:
         torch.autograd.backward(loss)
         optimiser.step()
     assert losses[-1] < 0.9 * losses[0]
-
-
-def test_max_pool_has_torchs_bits() -> None:
-    x = noise((5, 9, 9)).relu().requires_grad_()
-    ours, theirs = MaxPool(3, 1, 1)(x), nn.MaxPool2d(3, 1, 1)(x)
-    weights = torch.randn_like(theirs)
-    assert torch.equal(ours, theirs)
-    assert torch.equal(*(torch.autograd.grad(y, x, weights)[0] for y in (ours, theirs)))
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -13,21 +13,23 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie.engines import Inline
 from coterie.errors import Interrupted, RunError, UserError
-from coterie.ledger import events
+from coterie.ledger import LEDGER, events
 from coterie.methods.fedavg import FedAvg
 from coterie.results.comparison import contrast, read_arms
 from coterie.results.gather import gather
 from coterie.results.sheets import wide
+from coterie.results.summary import summary_in
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
 from coterie.studies.arms import Arm, arms_of
-from coterie.studies.compare import Compared, check, compare, finished, reuse
+from coterie.studies.compare import COMMON, Compared, _common, check, compare, finished, reuse
 from coterie.testing import small_experiment
 
 PLAN = small_experiment(FedAvg()).replace(engine={"name": "inline"})
@@ -327,3 +329,70 @@ def test_the_command_line(tmp_path, capsys, monkeypatch) -> None:
     assert "\\toprule" in call("--latex")[1]
     assert "| fedavg |" in call("--markdown")[1]
     assert Experiment.load("digits-two-class").name in call()[1]
+
+
+# --- rounds that arms have in common ---
+
+SPLIT = {"name": "split-metadata", "upload": "evaluated", "server": {"epochs": 2}}
+SPLITS = [{"name": "fedavg", "weighting": "uniform"}, {**SPLIT, "budget": 2}, {**SPLIT, "budget": 3}, {**SPLIT, "selection": "full"}]
+
+
+def split_plan(every: int = 3) -> Experiment:
+    table = {
+        "name": "split",
+        "rounds": 3,
+        "cohort": 3,
+        "data": {"source": "digits", "train": 120, "test": 40},
+        "partition": {"name": "iid", "clients": 4},
+        "model": {"name": "cnn", "channels": [2, 3], "hidden": [8]},
+        "method": "fedavg",
+        "training": {"epochs": 1, "batch": 10, "optimiser": {"name": "sgd", "lr": 0.1}},
+        "evaluation": {"every": every},
+    }
+    return Experiment.parse(table)
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    """A ledger without what a clock says, and that it began elsewhere."""
+    dull = {"seconds", "where", "shares"}
+    return [
+        {key: value for key, value in event.items() if key not in dull} for event in events(folder / LEDGER) if event["event"] != "resume"
+    ]
+
+
+def test_arms_that_begin_alike_do_those_rounds_once_and_have_the_bits_of_runs_by_themselves(tmp_path) -> None:
+    arms = arms_of(split_plan(), SPLITS, [0], tmp_path / "arms")
+    compare(arms, silent, jobs=2).complete()
+    assert not (tmp_path / "arms" / COMMON).exists()
+    took = []
+    for number, each in enumerate(arms):
+        alone = run(each.experiment, tmp_path / str(number), engine=Inline())
+        assert summary_in(each.folder)["digest"] == alone.summary["digest"]
+        assert told(each.folder) == told(alone.folder)
+        took.append([event["seconds"] for event in events(each.folder / LEDGER) if event["event"] == "round"])
+    assert sum(seconds[0] > 0 for seconds in took) == 1
+    assert all(seconds[2] > 0 for seconds in took)
+
+
+@pytest.mark.parametrize(
+    ("every", "methods"),
+    [
+        (1, SPLITS),  # everything is evaluated
+        (3, [SPLITS[0], {**SPLIT, "upload": "always"}]),
+        (3, [SPLITS[0], {"name": "fedprox", "mu": 0.1}]),
+        (3, [{"name": "fedavg"}, SPLITS[1]]),  # their means have other weights
+    ],
+)
+def test_who_does_something_else_begins_by_itself(every, methods, tmp_path) -> None:
+    arms = arms_of(split_plan(every), methods, [0], tmp_path)
+    assert not _common(arms, None)
+
+
+def test_common_rounds_that_were_stopped_go_on(tmp_path) -> None:
+    arms = arms_of(split_plan(), SPLITS[:2], [0], tmp_path / "arms")
+    common = _common(arms, None)[arms[0].folder]
+    run(common.experiment, common.folder, engine=Inline(), until=1)
+    assert not common.done
+    compare(arms, silent, jobs=1).complete()
+    for number, each in enumerate(arms):
+        assert summary_in(each.folder)["digest"] == run(each.experiment, tmp_path / str(number), engine=Inline()).summary["digest"]

@@ -14,24 +14,25 @@ their merge adds the old BatchNorm statistics to the sum.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from coterie.aggregation import MEAN, Aggregator
 from coterie.errors import UserError
 from coterie.method import Federation, Method, aggregate, fine_tune, task
 from coterie.models import MODELS, Architecture
-from coterie.models.pair import Pair, PairNet
+from coterie.models.pair import Pair
 from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import Record
 from coterie.settings import field_of, spec
 from coterie.site import SERVER, Site
 from coterie.training.loop import Fitted
-from coterie.training.objectives import Objective, Step, kl_divergence
+from coterie.training.objectives import CrossEntropy, Distillation, Objective, Step
 from coterie.training.optimisers import WeightByRound, at_round
 from coterie.training.settings import Training
 
@@ -49,20 +50,21 @@ class Mutual(Objective):
     def stackable(self) -> bool:
         return True
 
+    @cached_property
+    def sides(self) -> Mapping[str, Objective]:
+        return {"private": _taught("meme", self.alpha), "meme": _taught("private", self.beta)}
+
     def __call__(self, step: Step) -> Tensor:
-        assert isinstance(step.model, PairNet)
-        private, meme = step.model.private(step.x), step.model.meme(step.x)
-        return _taught(private, meme, step.y, self.alpha) + _taught(meme, private, step.y, self.beta)
+        logits = {name: getattr(step.model, name)(step.x) for name in self.sides}
+        steps = {name: Step(step.model, step.x, step.y, {}, {other: logits[other] for other in logits if other != name}) for name in logits}
+        for name, each in steps.items():
+            each.logits = logits[name]
+        return self.sides["private"](steps["private"]) + self.sides["meme"](steps["meme"])
 
 
-def _taught(student: Tensor, teacher: Tensor, y: Tensor, weight: float) -> Tensor:
+def _taught(teacher: str, weight: float) -> Objective:
     """weight * CE + (1 - weight) * KL(teacher || student); what has no weight is not computed."""
-    parts = []
-    if weight > 0:
-        parts.append(weight * F.cross_entropy(student, y))
-    if weight < 1:
-        parts.append((1 - weight) * kl_divergence(teacher, student))
-    return sum(parts[1:], start=parts[0])
+    return weight * CrossEntropy() + (1 - weight) * Distillation(teacher)
 
 
 @spec

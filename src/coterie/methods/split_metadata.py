@@ -27,7 +27,7 @@ from coterie.aggregation import Private
 from coterie.data.maps import Maps, Precision, pack
 from coterie.data.selection import Floats, KMeansSelection, Selected, sketch
 from coterie.errors import UserError, nearest
-from coterie.method import Federation, Replies, Reply, Weighting, aggregate
+from coterie.method import Federation, Method, Replies, Reply, Weighting, aggregate
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.few_shot import FewShot, prototypes
 from coterie.models import staged
@@ -110,7 +110,7 @@ class SplitMetadata(FedAvg):
     def round(self, state: Record, fed: Federation) -> Record:
         below, evaluated = state.group("model"), "composed" in fed.protocols
         asked = evaluated or self.upload == "always"
-        replies = self._asked(fed, below) if asked else fed.ask("train", Record(model=below, metadata=False), like=Record(model=below))
+        replies = self._asked(fed, below) if asked else fed.ask("train", Record(model=below), like=Record(model=below))
         parts = list[tuple[Record, Tensor]]()
         heard = _noting(replies, parts) if evaluated else replies
         merged = aggregate(self.aggregation, fed, heard, Record(model=below), "model", weighting=self.weighting)
@@ -134,7 +134,7 @@ class SplitMetadata(FedAvg):
     def returned(self, site: Site, memory: Record, message: Record, fitted: Fitted) -> tuple[Record, Record]:
         """FedAvg's, and the maps and labels of the samples that stand for this client's, as the received model sees them."""
         reply, kept = super().returned(site, memory, message, fitted)
-        return (reply | self.metadata(site, message.group("model")) if message["metadata"] else reply), kept
+        return (reply | self.metadata(site, message.group("model")) if "metadata" in message else reply), kept
 
     def metadata(self, site: Site, model: Record) -> Record:
         """The chosen samples' maps, packed, and labels."""
@@ -165,9 +165,9 @@ class SplitMetadata(FedAvg):
         return rows
 
     def lower(self, site: Site, model: Record) -> Frozen:
-        """The lower part under a model, in a network of its own whose tensors lie as convolutions are fastest without gradients."""
-        level, net = self.cut(site), site.model("lower").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return frozen(net, model, lambda net, x: staged(net).lower(level)(x.contiguous(memory_format=torch.channels_last)))
+        """The lower part under a model, in a network of its own."""
+        level = self.cut(site)
+        return site.frozen(model, "lower", lambda net, x: staged(net).lower(level)(x))
 
     def _blank(self, site: Site, run: Frozen) -> Tensor:
         """What comes of one blank image."""
@@ -189,6 +189,12 @@ class SplitMetadata(FedAvg):
             features = outputs_of(frozen(upper, trained, lambda net, x: net[:-1](x)), maps)  # type: ignore[index]
             trained = trained | prototypes(features, maps.labels, server.train.classes, self.upper.head)
         return below | trained
+
+    def unevaluated(self) -> Method | None:
+        """FedAvg, where maps are sent for the composed model only: runs that differ in how they cut, choose and compose share it."""
+        if type(self) is not SplitMetadata or self.upload == "always":
+            return None
+        return FedAvg(weighting=self.weighting, aggregation=self.aggregation, regularisers=self.regularisers)
 
     def models(self, state: Record, site: Site) -> Mapping[Model, Record]:
         plain = super().models(state, site)

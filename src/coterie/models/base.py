@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import nn
 
@@ -48,7 +49,10 @@ class StagedArchitecture(Architecture):
         raise NotImplementedError
 
     def build(self, shape: tuple[int, ...], classes: int) -> Staged:
-        """A freshly initialised network for samples of `shape`: channels, height and width of images."""
+        """A freshly initialised network for samples of `shape`: channels, height and width of images.
+
+        The weights of its convolutions lie channels last, and so do the maps that they make: the faster way for all of these networks.
+        """
         if len(shape) not in self.takes:
             kind = "images" if self.takes == (3,) else "rows of numbers"
             raise UserError(f"model '{self.name}' takes {kind}, these samples have the shape {shape}; any shape: mlp")
@@ -59,7 +63,7 @@ class StagedArchitecture(Architecture):
             )
         net = Staged(**self.stages(shape, classes))
         initialise(net, self.init)
-        return net
+        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @spec

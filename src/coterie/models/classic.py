@@ -86,8 +86,8 @@ class ConvNet(StagedArchitecture):
         return convs | dense((flat, *self.hidden), classes, self.dropout)
 
     def conv(self, inputs: int, outputs: int) -> nn.Sequential:
-        """Convolution, activation, pool."""
-        return nn.Sequential(nn.Conv2d(inputs, outputs, self.kernel, padding=self.padding), nn.ReLU(), nn.MaxPool2d(*self.pool))
+        """Convolution, pool, activation: as with the activation first, to the bit, which then would have four times as many pixels."""
+        return nn.Sequential(nn.Conv2d(inputs, outputs, self.kernel, padding=self.padding), nn.MaxPool2d(*self.pool), nn.ReLU())
 
 
 @spec

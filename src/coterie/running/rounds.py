@@ -52,6 +52,7 @@ def run(
     callbacks: Sequence[Listener] = (),
     engine: Engine | None = None,
     shared: Path | None = None,
+    until: int | None = None,
 ) -> Result:
     """Run an experiment from its beginning.
 
@@ -62,6 +63,7 @@ def run(
         callbacks: functions that are given every event of the ledger as it happens.
         engine: where clients run, else what the experiment says.
         shared: a folder in which several runs of a comparison keep the pretrained models that they start from, each done once.
+        until: stop after this round, if it is not the last; `resume` goes on.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -85,7 +87,7 @@ def run(
             processor=processor(),
         )
         ledger.commit()
-        return _go(experiment, population, where, ledger, chosen, Latest())
+        return _go(experiment, population, where, ledger, chosen, Latest(), until)
 
 
 @without_ours
@@ -98,11 +100,12 @@ def resume(
     shared: Path | None = None,
     changed_code: bool = False,
     changed_data: bool = False,
+    until: int | None = None,
 ) -> Result:
     """Go on with a run that was stopped, from its last checkpoint; the result has the same bits as if it had not been.
 
     Code or data that are not as they were when the run was begun are a reason to refuse, unless `changed_code` or `changed_data` says
-    that this is meant; the ledger then says so too.
+    that this is meant; the ledger then says so too. With `until` it stops again after that round, if it is not the last.
 
     >>> import tempfile
     >>> experiment = Experiment.load("digits-two-class", ["rounds=2", "engine.name=inline"])
@@ -122,7 +125,7 @@ def resume(
         if not found.over:
             said |= {"damaged": found.damage} if found.damage else {}
             ledger.write("resume", round=found.round, dropped_bytes=dropped, **said, versions=versions(), processor=processor())
-        return _go(experiment, population, where, ledger, chosen, found)
+        return _go(experiment, population, where, ledger, chosen, found, until)
 
 
 def _ready(experiment: Experiment, engine: Engine | None) -> Engine:
@@ -164,8 +167,10 @@ def _sharing(experiment: Experiment, population: Population, shared: Path | None
     return replace(population, plan=replace(population.plan, shared=where))
 
 
-def _go(experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest) -> Result:
-    """From the beginning or from a checkpoint to the summary."""
+def _go(
+    experiment: Experiment, population: Population, folder: Path, ledger: Ledger, engine: Engine, found: Latest, until: int | None
+) -> Result:
+    """From the beginning or from a checkpoint to the summary, which a run that is stopped before has none of."""
     settings = experiment.engine
     population = replace(population, device=find(settings.device))
     context = RunContext(experiment.method, population, folder, settings.memory_mb * 2**20, settings.device)
@@ -175,19 +180,21 @@ def _go(experiment: Experiment, population: Population, folder: Path, ledger: Le
         with _single_thread():
             if not found.over:
                 engine.open(context)
-            state = _rounds(experiment, fed, Checkpoints(folder, experiment.engine.durable), found)
+            state, over = _rounds(experiment, fed, Checkpoints(folder, experiment.engine.durable), found, until or experiment.rounds)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what was done is in {folder}. Go on with: coterie run --resume {folder}") from None
     finally:
         engine.close()
         shutil.rmtree(context.live, ignore_errors=True)
+    if not over:
+        return Result(folder, {}, state)
     summary = summarise(Tally.read(folder / LEDGER)) | {"digest": digest(folder, state, fed.memories)}
     durable.write(folder / SUMMARY, json.dumps(summary, indent=2) + "\n", sync=experiment.engine.durable)
     return Result(folder, summary, state)
 
 
-def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, found: Latest) -> Record:
-    """Every round that is left, then the new clients."""
+def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, found: Latest, until: int) -> tuple[Record, bool]:
+    """Every round that is left, then the new clients; the server's state, and whether that was all."""
     method, checkpoint = experiment.method, found.record
     checkpoints.adopt(found)
     if checkpoint is None:
@@ -200,17 +207,19 @@ def _rounds(experiment: Experiment, fed: Coordinator, checkpoints: Checkpoints, 
         state, last = checkpoint.group("state"), found.round
         fed.memories.update(found.memories)
         if found.over:
-            return state
+            return state, True
     reached = bool(checkpoint and checkpoint["reached"])
-    while last < experiment.rounds and not reached:
+    while last < min(until, experiment.rounds) and not reached:
         last += 1
         state, reached = _one_round(experiment, fed, state, last)
         over = reached or last == experiment.rounds
         checkpoints.save(fed, state, last, done=over and experiment.new_clients is None, reached=reached)
+    if last < experiment.rounds and not reached:
+        return state, False
     if experiment.new_clients is not None:
         _join(experiment, fed, state, last)
         checkpoints.save(fed, state, last, done=True, reached=reached)
-    return state
+    return state, True
 
 
 def _one_round(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> tuple[Record, bool]:

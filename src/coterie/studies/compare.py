@@ -4,6 +4,9 @@ All arms are checked before the first one starts. What is in an arm's folder is 
 `coterie run` has done already is linked. Several arms run at once, each in a process of its own with all its clients inline (all
 engines give the same bits); one at a time, an arm has the experiment's own engine. A process that runs an arm holds a lock on
 its folder, so that two comparisons, or one that was killed and started again at once, never write to the same run.
+
+Arms whose first rounds are the same, whatever they then evaluate (split training's, and its FedAvg), do those once: the first of them
+does, the others wait until it has, and begin from there.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,9 +37,11 @@ from coterie.ledger import Event, Listener, events
 from coterie.own import look_in, places
 from coterie.population import Population
 from coterie.results.summary import summary_in
+from coterie.running.checkpoint import CHECKPOINT, latest
 from coterie.running.experiment import Experiment
+from coterie.running.extending import begun_together, common_rounds
 from coterie.running.rounds import LEDGER, resume, run
-from coterie.studies.arms import Arm
+from coterie.studies.arms import Arm, arm
 
 __all__ = ["Compared", "Watch", "check", "compare", "finished", "reuse"]
 
@@ -44,6 +51,8 @@ DECIDES_DATA = ("data", "partition", "noisy_labels", "new_clients", "seed")
 """Keys of an experiment that decide who holds what."""
 PRETRAINED = "pretrained"
 """The folder, beside the arms, of the models that arms with the same pretraining start from."""
+COMMON = "common-rounds"
+"""The folder, beside the arms, of rounds that several of them begin with, while there are such arms left."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,14 @@ def compare(arms: Sequence[Arm], watch: Watch, *, data: Path | None = None, jobs
     missing = _missing(arms)
     check(missing, data)
     at_once = min(jobs or cores(), len(missing))
+    common = _common(missing, data)
     with _above(missing):
-        failed = _ArmRunner(watch, data, alone=at_once == 1).work(missing, at_once)
+        failed = _ArmRunner(watch, data, common, alone=at_once == 1).work(missing, at_once)
+    if not failed:
+        for folder in {each.folder for each in common.values()}:
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.parent.rmdir()
     worked = [(each, summary) for each in arms if (summary := summary_in(each.folder)) is not None]
     return Compared([each for each, _ in worked], [summary for _, summary in worked], failed, len(arms) - len(missing))
 
@@ -147,12 +162,40 @@ def _link(folder: Path, target: Path) -> None:
     folder.symlink_to(os.path.relpath(target.absolute(), folder.parent.absolute()), target_is_directory=True)
 
 
+@dataclass(frozen=True)
+class _Common:
+    """Rounds that several arms begin with."""
+
+    experiment: Experiment
+    rounds: int
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether they are there."""
+        with suppress(CoterieError):
+            return (self.folder / CHECKPOINT).exists() and latest(self.folder).round == self.rounds
+        return False
+
+
+def _common(arms: Sequence[Arm], data: Path | None) -> dict[Path, _Common]:
+    """By the folder of an arm that is not begun: the rounds that it has in common with another such."""
+    found: dict[Path, _Common] = {}
+    for each in arms:
+        if not (each.folder / LEDGER).exists() and (shared := common_rounds(each.experiment)) is not None:
+            found[each.folder] = _Common(*shared, arm(shared[0], each.folder.parent / COMMON, "", data).folder)
+    counts = Counter(common.folder for common in found.values())
+    return {folder: common for folder, common in found.items() if counts[common.folder] > 1}
+
+
 class _ArmRunner:
     """Processes that run arms, and the parent's end of the pipes through which they tell what happens."""
 
-    def __init__(self, watch: Watch, data: Path | None, *, alone: bool) -> None:
+    def __init__(self, watch: Watch, data: Path | None, common: Mapping[Path, _Common], *, alone: bool) -> None:
         leave_unguarded()
-        self._watch, self._data, self._alone = watch, data, alone
+        self._watch, self._data, self._common, self._alone = watch, data, common, alone
+        self._there = {each.folder for each in common.values() if each.done}
+        """Of the rounds that arms have in common, those that are done."""
         self._context = multiprocessing.get_context("forkserver")
         forking.begin(*forking.FOR_ARMS)
         self._running: dict[Connection, _Running] = {}
@@ -163,8 +206,9 @@ class _ArmRunner:
         queue = list(arms)
         try:
             while queue or self._running:
-                while queue and len(self._running) < at_once:
-                    self._start(queue.pop(0))
+                while len(self._running) < at_once and (free := next((each for each in queue if not self._waits(each)), None)):
+                    queue.remove(free)
+                    self._start(free)
                 for pipe in wait(list(self._running)):
                     assert isinstance(pipe, Connection)
                     self._hear(pipe)
@@ -179,11 +223,19 @@ class _ArmRunner:
                 running.stack.close()
         return self._failed
 
+    def _waits(self, arm: Arm) -> bool:
+        """Whether an arm would only wait for rounds that another one is doing."""
+        common = self._common.get(arm.folder)
+        doing = (self._common.get(running.arm.folder) for running in self._running.values())
+        return common is not None and common.folder not in self._there and any(each and each.folder == common.folder for each in doing)
+
     def _start(self, arm: Arm) -> None:
         stack = ExitStack()
         listeners = stack.enter_context(self._watch(arm))
         ours, theirs = self._context.Pipe(duplex=False)
-        arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone, places())
+        common = self._common.get(arm.folder)
+        begins = None if common is None else (common.experiment.resolved(), common.rounds, common.folder)
+        arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone, places(), begins)
         process = self._context.Process(target=_perform, args=arguments)
         self._running[ours] = _Running(arm, process, listeners, stack)  # first: a process that nobody knows is waited for at the end
         process.start()
@@ -199,6 +251,9 @@ class _ArmRunner:
         if event["event"] == "failure":
             self._failed[running.arm.title] = event["reason"]
             return
+        common = self._common.get(running.arm.folder)
+        if common is not None and event["event"] == "round" and event["round"] >= common.rounds:
+            self._there.add(common.folder)
         for listener in running.listeners:
             listener(event)
 
@@ -221,7 +276,15 @@ class _Running:
     stack: ExitStack
 
 
-def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Path | None, alone: bool, where: Sequence[Path]) -> None:
+def _perform(
+    pipe: Connection,
+    table: Mapping[str, Any],
+    folder: Path,
+    data: Path | None,
+    alone: bool,
+    where: Sequence[Path],
+    begins: tuple[Mapping[str, Any], int, Path] | None,
+) -> None:
     """In its own process: start an arm or go on with it, and tell the parent every event."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     look_in(*where)
@@ -232,7 +295,8 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
     try:
         with _locked(folder):
             if summary_in(folder) is None:
-                _run_or_resume(Experiment.parse(table), folder, data, alone, tell)
+                common = None if begins is None else _Common(Experiment.parse(begins[0]), *begins[1:])
+                _run_or_resume(Experiment.parse(table), folder, data, alone, tell, common)
     except BrokenPipeError:  # the parent is gone
         os._exit(1)
     except CoterieError as error:
@@ -242,13 +306,20 @@ def _perform(pipe: Connection, table: Mapping[str, Any], folder: Path, data: Pat
         tell({"event": "failure", "reason": f"{type(error).__name__}: {error}{place}" if place else traceback.format_exc()})
 
 
-def _run_or_resume(experiment: Experiment, folder: Path, data: Path | None, alone: bool, listener: Listener) -> None:
+def _run_or_resume(
+    experiment: Experiment, folder: Path, data: Path | None, alone: bool, listener: Listener, common: _Common | None
+) -> None:
     ledger, engine, shared = folder / LEDGER, None if alone else Inline(), folder.parent / PRETRAINED
-    if ledger.exists() and next(events(ledger), None) is not None:
-        resume(folder, data=data, callbacks=[listener], engine=engine, shared=shared)
-    else:  # killed before its first line was on disk, if ever begun
+    if not ledger.exists() or next(events(ledger), None) is None:  # killed before its first line was on disk, if ever begun
         ledger.unlink(missing_ok=True)
-        run(experiment, folder, data=data, callbacks=[listener], engine=engine, shared=shared)
+        if common is None:
+            run(experiment, folder, data=data, callbacks=[listener], engine=engine, shared=shared)
+            return
+        how = {"data": data, "callbacks": [listener], "engine": engine, "shared": shared}
+        with _locked(common.folder):
+            begun_together(common.experiment, common.rounds, common.folder, experiment, folder, **how)  # type: ignore[arg-type]
+    engine = None if alone else Inline()
+    resume(folder, data=data, callbacks=[listener], engine=engine, shared=shared)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from coterie.results.tally import Tally
 from coterie.results.verdicts import Finding
 from coterie.studies.arms import Arm, arm
 from coterie.studies.compare import Watch, compare, finished
+from coterie.studies.earlier import Earlier, runs_by_seed
 from coterie.studies.judging import Judged, Measured, judge, region_of, worded
 from coterie.studies.measures import value_of
 from coterie.studies.recipe import ACCURACIES, CellPlan, Comparison, Key, Recipe, TableOfPaper, cells_of, key_of
@@ -41,6 +42,8 @@ class Reproduction:
     judged: Sequence[Judged]
     about: Mapping[str, Any]
     """Command, date, versions, digest of the code, commit, seconds."""
+    runs: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """Seed -> the names of its runs."""
 
     def sheets(self) -> list[Sheet]:
         """The paper's tables with our numbers, the verdicts, and what they rest on."""
@@ -88,7 +91,7 @@ class Reproduction:
         ]
         scale = self.recipe.scales[self.scale]
         head = {"recipe": self.recipe.name, "paper": self.recipe.paper, "scale": self.scale, "seeds": self.seeds, "planned": scale.seeds}
-        return {**head, "differs": scale.differs, "about": self.about, "cells": cells, "claims": claims}
+        return {**head, "differs": scale.differs, "about": self.about, "runs": self.runs, "cells": cells, "claims": claims}
 
     def write(self, folder: Path) -> None:
         """`result.json`, `result.md`, `result.html`, and the figure of it."""
@@ -104,38 +107,60 @@ class Reproduction:
 
 
 def reproduce(
-    recipe: Recipe, scale: str, watch: Watch, *, runs: Path, data: Path | None = None, jobs: int | None = None, done: bool = False
+    recipe: Recipe,
+    scale: str,
+    watch: Watch,
+    *,
+    runs: Path,
+    data: Path | None = None,
+    jobs: int | None = None,
+    done: bool = False,
+    earlier: Path | None = None,
 ) -> Reproduction:
-    """Run every cell of a recipe with every seed, reusing what is there, and judge its claims; with `done`, only look at what is there."""
-    arms = arms_for(recipe, scale, runs, data)
-    if not done:
+    """Run every cell of a recipe with every seed, reusing what is there, and judge its claims.
+
+    Args:
+        recipe: what to run.
+        scale: at which of its scales.
+        watch: who is told how far it is.
+        runs: where runs are and go.
+        data: the data folder.
+        jobs: how many runs at once.
+        done: whether to look only at the seeds that are done.
+        earlier: a `result.json` of the same runs, whose seeds are taken from there.
+    """
+    planned, paper = arms_for(recipe, scale, runs, data), dict(recipe.numbered())
+    before = Earlier() if earlier is None else Earlier.read(earlier, planned)
+    arms = [each for each in planned if each.experiment.seed not in before.seeds]
+    if arms and not done:
         compare(arms, watch, data=data, jobs=jobs).complete()
     seeds = _whole(recipe, scale, arms)
-    used = [each for each in arms if each.experiment.seed in seeds]
-    tallies = {each.folder: read_whole(each.folder).tally for each in used}
-    paper = dict(recipe.numbered())
+    tallies = {each.folder: read_whole(each.folder).tally for each in arms if each.experiment.seed in seeds}
     cells = {
-        key: _measured(plan, paper[key], [tallies[each.folder] for each in _arms(seeds, runs, key, plan, data)])
+        key: _measured(plan, paper[key], [_value(plan, key, seed, before, tallies, runs, data) for seed in seeds])
         for key, plan in cells_of(recipe, scale)
     }
-    about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(list(tallies.values()))}
+    about = {"command": f"coterie reproduce {recipe.name} --scale {scale}", **_about(list(tallies.values()), before)}
     judged = judge(recipe.claims, cells)
     if scale == SMOKE:
         judged = [Judged(each.claim, "not judged" if each.findings else each.verdict) for each in judged]
-    return Reproduction(recipe, scale, seeds, cells, judged, about)
+    named = {seed: names for seed, names in runs_by_seed(planned).items() if seed in seeds}
+    return Reproduction(recipe, scale, seeds, cells, judged, about, named)
 
 
-def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None) -> list[Arm]:
-    """The runs that a scale needs, each once, seed by seed, so that what is stopped early has whole seeds."""
+def arms_for(recipe: Recipe, scale: str, runs: Path, data: Path | None = None, earlier: Path | None = None) -> list[Arm]:
+    """The runs that a scale needs, each once, seed by seed, so that what is stopped early has whole seeds; without those done earlier."""
     if scale not in recipe.scales:
         raise UserError(f"recipe '{recipe.name}' has no scale '{scale}': {nearest(scale, recipe.scales)}")
     plans = list(cells_of(recipe, scale))
-    arms = (each for seed in recipe.scales[scale].seeds for key, plan in plans for each in _arms([seed], runs, key, plan, data))
-    return list({each.folder: each for each in arms}.values())
+    each_of = (_arm(seed, runs, key, plan, data) for seed in recipe.scales[scale].seeds for key, plan in plans)
+    arms = list({each.folder: each for each in each_of}.values())
+    known = () if earlier is None else Earlier.read(earlier, arms).seeds
+    return [each for each in arms if each.experiment.seed not in known]
 
 
-def _arms(seeds: Sequence[int], runs: Path, key: Key, plan: CellPlan, data: Path | None) -> list[Arm]:
-    return [arm(plan.experiment.replace(seed=seed), runs, str(key), data) for seed in seeds]
+def _arm(seed: int, runs: Path, key: Key, plan: CellPlan, data: Path | None) -> Arm:
+    return arm(plan.experiment.replace(seed=seed), runs, str(key), data)
 
 
 def _whole(recipe: Recipe, scale: str, arms: Sequence[Arm]) -> list[int]:
@@ -147,18 +172,29 @@ def _whole(recipe: Recipe, scale: str, arms: Sequence[Arm]) -> list[int]:
     return found
 
 
-def _measured(plan: CellPlan, paper: float | None, tallies: Sequence[Tally]) -> Measured:
+def _value(
+    plan: CellPlan, key: Key, seed: int, before: Earlier, tallies: Mapping[Path, Tally], runs: Path, data: Path | None
+) -> float | None:
+    """A cell's number with one seed."""
+    if seed in before.seeds:
+        return before.values[key][seed]
+    return value_of(plan, tallies[_arm(seed, runs, key, plan, data).folder])
+
+
+def _measured(plan: CellPlan, paper: float | None, values: Sequence[float | None]) -> Measured:
     new = plan.experiment.new_clients
     limit = new.epochs if plan.measure == "new client epochs" and new is not None else plan.experiment.rounds
-    return Measured(paper, plan.measure, tuple(value_of(plan, tally) for tally in tallies), limit, plan.target)
+    return Measured(paper, plan.measure, tuple(values), limit, plan.target)
 
 
-def _about(tallies: Sequence[Tally]) -> dict[str, Any]:
+def _about(tallies: Sequence[Tally], before: Earlier) -> dict[str, Any]:
+    if not tallies:
+        return {key: value for key, value in before.about.items() if key != "command"}
     first = tallies[0].start
-    seconds = round(sum(sum(tally.seconds.values()) for tally in tallies))
+    seconds = round(sum(sum(tally.seconds.values()) for tally in tallies)) + before.about.get("seconds on one core", 0)
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     found = {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "code": first["code"], "commit": _commit()}
-    return {**found, "seconds on one core": seconds}
+    return {**found, "seconds on one core": seconds, **before.told()}
 
 
 def _commit() -> str:

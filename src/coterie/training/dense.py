@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["Backward", "Dense", "Span", "apart", "layers_of"]
+__all__ = ["KINDS", "Backward", "Dense", "Span", "apart", "layers_of"]
 
 AT = torch.ops.aten
 KINDS = ("weight", "bias")

@@ -21,7 +21,8 @@ from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
-from coterie.training.dense import Backward
+from coterie.training.dense import Backward, layers_of
+from coterie.training.descent import Descends, descent_of
 from coterie.training.objectives import Objective, Step
 from coterie.training.score import EVALUATION_BATCH, Output, load, score
 from coterie.training.settings import Training
@@ -106,10 +107,9 @@ def fit(
         device: where `model` is.
         options: see `Options`.
     """
-    load(model, start)
-    model.train()
-    loop = _Loop(model, start, data, objective, training, seed, round, device, options)
-    best = _Best(model, options.get("validation"), training.patience, device)
+    trained = _Tensors.of(model, start, objective, training, device, options) or _Network(model, start, device, options)
+    loop = _Loop(trained, start, data, objective, training, seed, round, device, options)
+    best = _Best(trained, options.get("validation"), training.patience)
     losses = list[list[Tensor]]()
     with scoped(seed_of(seed, "dropout")):
         device.seed(seed_of(seed, "dropout"))
@@ -121,12 +121,69 @@ def fit(
     return Fitted(best.params(), loop.optimiser_state(), loss, tuple(parts), loop.steps, loop.samples, loop.lr)
 
 
+class _Network:
+    """What is trained: a network, in its module."""
+
+    descent: Descends | None = None
+    gradients: Backward | None = None
+    """How it takes a step, or how its gradients come about, where that is written out."""
+
+    def __init__(self, model: nn.Module, start: Record, device: Device, options: Options) -> None:
+        load(model, start)
+        model.train()
+        self.model, self._device = model, device
+        self.moving: Mapping[str, Tensor] = _moving(model, options.get("trainable", lambda name: True))
+
+    def write_out(self, objective: Objective, training: Training) -> None:
+        """See whether its steps, or at least its gradients, can be written out."""
+        self.descent = descent_of(self.model, self.moving, objective, training, derived)
+        self.gradients = None if self.descent else Backward.of(self.model, self.moving, objective)
+
+    @property
+    def written(self) -> bool:
+        """Whether they are, and nothing of the network is derived."""
+        return self.descent.written if self.descent is not None else self.gradients is not None
+
+    def params(self) -> Record:
+        """What it is now."""
+        return snapshot(self.model, self._device)
+
+
+class _Tensors(_Network):
+    """Dense networks whose steps are written out: nobody asks a module for anything, so weights are not brought there and back."""
+
+    def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device) -> None:
+        self.model, self._device = model, device
+        self.moving = {name: device.put(start[name]).clone() for name, _ in model.named_parameters()}
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, start: Record, objective: Objective, training: Training, device: Device, options: Options
+    ) -> _Tensors | None:
+        """For a training that can do so; else None."""
+        if not objective.written or options.keys() & {"step", "trainable", "validation"}:
+            return None
+        nets = [getattr(model, name) for name in objective.sides] or [model]
+        given, own = start.tensors, dict(model.named_parameters())
+        if own.keys() != given.keys() or any(layers_of(net) is None for net in nets):
+            return None
+        if any(own[name].shape != value.shape or own[name].dtype != value.dtype for name, value in given.items()):
+            return None
+        made = cls(model, given, device)
+        made.write_out(objective, training)
+        return made if made.written else None
+
+    def params(self) -> Record:
+        """What it is now, and will not change any more."""
+        return Record({name: self._device.fetch(value) for name, value in self.moving.items()})
+
+
 class _Loop:
     """What stays the same from step to step."""
 
     def __init__(
         self,
-        model: nn.Module,
+        trained: _Network,
         start: Record,
         data: Samples,
         objective: Objective,
@@ -136,9 +193,9 @@ class _Loop:
         device: Device,
         options: Options,
     ) -> None:
-        self._model, self._data, self._objective, self._training, self._seed = model, data, objective, training, seed
-        self._device, self._start = device, {name: device.put(value) for name, value in start.tensors.items()}
-        self._moving = _moving(model, options.get("trainable", lambda name: True))
+        self._data, self._objective, self._training, self._seed, self._device = data, objective, training, seed, device
+        self._start = {name: device.put(value) for name, value in start.tensors.items()}
+        self._trained, self._model, self._moving = trained, trained.model, trained.moving
         self._parameters = tuple(self._moving.values())
         self._kind, self._apart = options.get("step", Step), options.get("clip_apart", ("",))
         self._rate: Callable[[int], float] = options.get("rate", lambda step: 1.0)
@@ -146,8 +203,9 @@ class _Loop:
         self.lr = training.optimiser.lr * training.schedule.factor(round)
         self.steps, self.samples = 0, 0
         self._mover = training.optimiser.mover(self._moving, device)
-        self._backward = Backward.of(model, self._moving, objective) if self._kind is Step else None
-        written = self._backward is not None and objective.written
+        if self._kind is Step and not trained.written:
+            trained.write_out(objective, training)
+        written = trained.written and objective.written
         self._following: Callable[[], AbstractContextManager[object]] = torch.inference_mode if written else nullcontext
         if training.state == "kept":
             self._mover.restore(options.get("optimiser", EMPTY))
@@ -175,20 +233,32 @@ class _Loop:
     def step(self, chosen: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
         seen = self._kind(self._model, x, y, self._start, {name: outputs(chosen, x) for name, outputs in self._known.items()})
-        loss, gradients = self._differentiated(seen) if self._backward is None else self._backward(seen, self._objective)
+        lr, descent = self.lr * self._rate(self.steps), self._trained.descent
+        loss = self._moved(seen, lr) if descent is None else descent(seen, self._objective, lr)
+        self.steps, self.samples = self.steps + 1, self.samples + chosen.shape[0]
+        return [loss, *seen.parts]
+
+    def _moved(self, seen: Step, lr: float) -> Tensor:
+        """Gradients first, then what the optimiser makes of them: the loss before."""
+        known = self._trained.gradients
+        loss, gradients = self._differentiated(seen) if known is None else known(seen, self._objective)
         if self._training.clip is not None:
             _clip(dict(zip(self._moving, gradients, strict=True)), self._apart, self._training.clip)
-        self._mover.move(gradients, self.lr * self._rate(self.steps))
-        self.steps, self.samples = self.steps + 1, self.samples + len(chosen)
-        return [loss, *seen.parts]
+        self._mover.move(gradients, lr)
+        return loss
 
     def _differentiated(self, seen: Step) -> tuple[Tensor, Sequence[Tensor | None]]:
         loss = self._objective(seen)
-        return loss.detach(), torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        return loss.detach(), derived(loss, self._parameters)
 
     def optimiser_state(self) -> Record:
         """What the next fit may go on from."""
         return self._mover.state() if self._training.state == "kept" else EMPTY
+
+
+def derived(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients of a loss by parameters; None for one that it does not depend on."""
+    return torch.autograd.grad(loss, list(parameters), allow_unused=True)
 
 
 def _moving(model: nn.Module, trainable: Callable[[str], bool]) -> dict[str, nn.Parameter]:
@@ -214,32 +284,35 @@ def _means(rows: Sequence[Sequence[Tensor]], device: Device) -> list[float]:
 class _Best:
     """The network as it is, or, with validation data, as it was when it did best on them."""
 
-    def __init__(self, model: nn.Module, validation: Samples | None, patience: int | None, device: Device) -> None:
-        self._model, self._patience, self._device = model, patience, device
+    def __init__(self, trained: _Network, validation: Samples | None, patience: int | None) -> None:
+        self._trained, self._patience = trained, patience
         self._validation = validation if validation is not None and len(validation) else None
-        self._found = None if self._validation is None else (self._accuracy(self._validation), snapshot(model, device), 0)
+        self._found = None if self._validation is None else (self._accuracy(self._validation), trained.params(), 0)
 
     def settled(self, steps: int) -> bool:
         """Look at the network after an epoch; whether it has not become better for too long."""
         if self._validation is None or self._found is None:
             return False
         if (accuracy := self._accuracy(self._validation)) > self._found[0]:
-            self._found = (accuracy, snapshot(self._model, self._device), steps)
+            self._found = (accuracy, self._trained.params(), steps)
         return self._patience is not None and steps - self._found[2] >= self._patience
 
     def params(self) -> Record:
         """The state to give back."""
-        return snapshot(self._model, self._device) if self._found is None else self._found[1]
+        return self._trained.params() if self._found is None else self._found[1]
 
     def _accuracy(self, validation: Samples) -> float:
-        accuracy = score(self._model, snapshot(self._model), validation).metrics()["accuracy"]
-        self._model.train()
+        model = self._trained.model
+        accuracy = score(model, snapshot(model), validation).metrics()["accuracy"]
+        model.train()
         return accuracy
 
 
 def snapshot(model: nn.Module, device: Device = CPU) -> Record:
-    """The network's parameters and buffers as they are now."""
-    return Record({name: device.fetch(value.detach().clone()) for name, value in model.state_dict().items()})
+    """The network's parameters and buffers as they are now, laid out as everybody expects them."""
+    return Record(
+        {name: device.fetch(value.detach().clone(memory_format=torch.contiguous_format)) for name, value in model.state_dict().items()}
+    )
 
 
 def epochs_of(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:

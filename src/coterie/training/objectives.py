@@ -85,7 +85,15 @@ class Objective:
     @property
     def written(self) -> bool:
         """Whether its way back is written out, so that nothing of a step is derived."""
-        return type(self).back is not Objective.back
+        return all(each.written for each in self.sides.values()) if self.sides else type(self).back is not Objective.back
+
+    @property
+    def sides(self) -> Mapping[str, Objective]:
+        """Where it is a sum of what several networks minimise, parts of the one that is trained: that of each, by the name of its part.
+
+        Each finds the others' logits among its frozen outputs, by their names.
+        """
+        return {}
 
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""

@@ -29,6 +29,7 @@ def reproduce(
     data: DataFolder = None,
     jobs: Jobs = None,
     done: Annotated[bool, typer.Option("--done", help="Run nothing: the table of the seeds that are done.")] = False,
+    earlier: Annotated[Path | None, typer.Option("--earlier", help="A result.json of the same runs: its seeds are not run again.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,8 +54,8 @@ def reproduce(
         return
     recipe = Recipe.load(name)
     where = runs or Path("runs") / "reproduce" / Path(name).stem
-    with watched(study.arms_for(recipe, scale, where, data), None, quiet=quiet or as_json) as watch:
-        result = study.reproduce(recipe, scale, watch, runs=where, data=data, jobs=jobs, done=done)
+    with watched(study.arms_for(recipe, scale, where, data, earlier), None, quiet=quiet or as_json) as watch:
+        result = study.reproduce(recipe, scale, watch, runs=where, data=data, jobs=jobs, done=done, earlier=earlier)
     folder = out or where / scale
     result.write(folder)
     if as_json:

@@ -1,0 +1,149 @@
+"""Plain descent of dense networks: what a weight gains goes into it as it comes.
+
+Laying a gradient down that is as large as the weight, and reading it again to add it, is more memory traffic than all the rest of a small
+client's step, and a machine whose cores share a cache has little of it to spare. Sums are formed in another order than by automatic
+differentiation, so that bits differ in the last place; so all trainings of such networks go this way: a method whose extra term is switched
+off, and one that trains a second network beside the shared one, have the bits of the one that they extend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from coterie.training.dense import KINDS, layers_of
+from coterie.training.objectives import Objective, Step
+from coterie.training.settings import Training
+
+__all__ = ["Descends", "Descent", "descent_of"]
+
+AT = torch.ops.aten
+Derive: TypeAlias = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
+"""The gradients of a loss by parameters: the loop's."""
+
+
+class Descends(Protocol):
+    """Takes steps, in place."""
+
+    @property
+    def written(self) -> bool:
+        """Whether nothing is derived, beyond what an objective derives of itself."""
+
+    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
+        """One step on a batch: its loss before."""
+
+
+def descent_of(
+    model: nn.Module, moving: Mapping[str, Tensor], objective: Objective, training: Training, derive: Derive | None = None
+) -> Descends | None:
+    """How a network descends in place, all of whose parameters go against their gradients and nothing else; None where it does not.
+
+    Where one network of several that learn side by side is not dense, `derive` is asked for its gradients; without it, none descends.
+
+    >>> from coterie.training.objectives import CrossEntropy
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> descent = descent_of(net, dict(net.named_parameters()), CrossEntropy(), Training())
+    >>> x, y = torch.ones(5, 4), torch.zeros(5, dtype=torch.int64)
+    >>> first, second = (float(descent(Step(net, x, y, start={}), CrossEntropy(), lr=0.1)) for _ in range(2))
+    >>> second < first
+    True
+    """
+    if not (training.optimiser.plain and training.clip is None):
+        return None
+    if not objective.sides:
+        return Descent.of(model, moving, objective)
+    sides: dict[str, Descent | Derived] = {}
+    for name, each in objective.sides.items():
+        part = {key.removeprefix(f"{name}."): value for key, value in moving.items() if key.startswith(f"{name}.")}
+        net = getattr(model, name)
+        found = Descent.of(net, part, each) or (derive and Derived(net, list(part.values()), derive))
+        if found is None:
+            return None
+        sides[name] = found
+    return SideBySide(sides) if any(isinstance(each, Descent) for each in sides.values()) else None
+
+
+class Descent:
+    """Steps of one dense network."""
+
+    written = True
+
+    def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
+        self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
+        self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
+        self._one = self._weights[0].new_ones(())
+
+    @classmethod
+    def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Descent | None:
+        """For a dense network, all of whose parameters move, and an objective whose way back to its logits is known; else None."""
+        layers = layers_of(model) if objective.shallow else None
+        return cls(layers, moving) if layers and list(moving) == [f"{name}.{kind}" for name in layers for kind in KINDS] else None
+
+    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
+        return self.back(step, objective, self.forward(step), lr)
+
+    def forward(self, step: Step) -> list[Tensor]:
+        """Give a step its logits; what goes into every layer."""
+        inputs = [step.x.flatten(1)]
+        for bias, turned in zip(self._biases[:-1], self._turned[:-1], strict=True):
+            inputs.append(torch.addmm(bias, inputs[-1], turned).relu_())
+        step.logits = torch.addmm(self._biases[-1], inputs[-1], self._turned[-1])
+        return inputs
+
+    def back(self, step: Step, objective: Objective, inputs: Sequence[Tensor], lr: float) -> Tensor:
+        """Descend in every layer; the loss."""
+        loss, by_logits, pulls = objective.back(step, self._one, self._parameters)
+        back = torch.zeros_like(step.logits) if by_logits is None else by_logits
+        ones = self._one.expand(back.shape[0])
+        for at in reversed(range(len(inputs))):
+            weight, bias, turned = self._weights[at], self._biases[at], back.t()
+            below = back.mm(weight) if at else back
+            weight.addmm_(turned, inputs[at], alpha=-lr)
+            bias.addmv_(turned, ones, alpha=-lr)
+            for value, pull in ((weight, pulls[2 * at]), (bias, pulls[2 * at + 1])):
+                if pull is not None:
+                    value.sub_(pull, alpha=lr)
+            if at:
+                back = AT.threshold_backward.default(below, inputs[at], 0)
+        return loss
+
+
+class Derived:
+    """Steps of any other network, beside a dense one."""
+
+    def __init__(self, net: nn.Module, parameters: Sequence[Tensor], derive: Derive) -> None:
+        self._net, self._parameters, self._derive = net, parameters, derive
+
+    def forward(self, step: Step) -> list[Tensor]:
+        """Give a step its logits."""
+        step.logits = self._net(step.x)
+        return []
+
+    def back(self, step: Step, objective: Objective, inputs: Sequence[Tensor], lr: float) -> Tensor:
+        """Descend; the loss."""
+        loss = objective(step)
+        with torch.no_grad():
+            for parameter, gradient in zip(self._parameters, self._derive(loss, self._parameters), strict=True):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-lr)
+        return loss.detach()
+
+
+class SideBySide:
+    """Steps of several networks on the same batch, each of which may look at the others' logits."""
+
+    def __init__(self, each: Mapping[str, Descent | Derived]) -> None:
+        self._each = each
+        self.written = all(isinstance(one, Descent) for one in each.values())
+
+    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
+        steps = {name: Step(step.model, step.x, step.y, step.start) for name in self._each}
+        inputs = {name: descent.forward(steps[name]) for name, descent in self._each.items()}
+        for name, one in steps.items():
+            one.frozen = {other: each.logits.detach() for other, each in steps.items() if other != name}
+        losses = [descent.back(steps[name], objective.sides[name], inputs[name], lr) for name, descent in self._each.items()]
+        return sum(losses[1:], start=losses[0])
