@@ -64,6 +64,23 @@ def test_looking_at_a_run_can_be_stopped(finished, tmp_path) -> None:
     assert said.strip() in ("error: stopped looking at it; the run goes on", "error: stopped")
 
 
+def test_a_signal_while_modules_are_imported_waits_for_them(tmp_path) -> None:
+    """An exception inside of an import that C++ began, as torch's does, is the end of the process: `terminate called`, and a core."""
+    (tmp_path / "importing.py").write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.1)\n"
+        "print('imported', flush=True)\n"
+        "from coterie.methods import FedAvg as Mine\n"
+    )
+    process = start("run", "digits-two-class", "--set", "method=importing:Mine", "--out", "run", folder=tmp_path)
+    shown, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "imported" in shown
+    assert said.count("error: stopped") == len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_second_signal_ends_at_once(tmp_path) -> None:
     """Even while the first is being obeyed: here by a method whose cleaning up never ends."""
     (tmp_path / "slow.py").write_text(

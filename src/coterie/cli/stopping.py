@@ -79,7 +79,22 @@ def _stop(number: int, frame: FrameType | None) -> None:
             os.write(2, f"{show_cursor}error: stopped at once\n".encode())
         os._exit(CODE)
     _seen["heard"] = True
-    raise KeyboardInterrupt
+    _interrupt(number, frame)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise, but not into an import: torch's own C++ imports modules where an exception is the end of the process, so that is waited for."""
+    if _importing(frame):
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+    else:
+        raise KeyboardInterrupt
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _unraisable(lost: Any) -> None:
