@@ -13,7 +13,8 @@ from pathlib import Path
 
 __all__ = ["FOR_ARMS", "begin"]
 
-PRELOADED = ["coterie.engines.processes"]
+PRELOADED = ("coterie.engines.processes", "coterie.methods", "numpy.random")
+"""What every worker needs in its first task at the latest: each would import it for itself."""
 FOR_ARMS = ("coterie.studies.compare",)
 """What the processes of a comparison import beside."""
 
@@ -23,5 +24,6 @@ def begin(*more: str) -> None:
     main = sys.modules["__main__"]
     if not Path(getattr(main, "__file__", None) or __file__).exists():
         del main.__file__  # a script from standard input: Python would have every worker look for a file called <stdin>
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*more, *PRELOADED])
+    modules = ["coterie.importing.begins", *more, *PRELOADED, "coterie.importing.ends"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()

@@ -83,7 +83,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise, but not into an import: torch's own C++ imports modules where an exception is the end of the process, so that is waited for."""
+    """Raise, but not into an import, which is waited for: torch imports modules in C++, where an exception ends the process."""
     if _importing(frame):
         signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.02)

@@ -14,6 +14,7 @@ from coterie.cli.options import RUNS, DataFolder, ExperimentFile, Jobs, Json, Ou
 from coterie.cli.sentences import console, note, program, say
 from coterie.cli.watching import watched
 from coterie.errors import UserError
+from coterie.importing import importing
 
 if TYPE_CHECKING:
     from coterie.studies.arms import Arm
@@ -41,8 +42,9 @@ def compare(
 ) -> None:
     """Run several methods on the same experiment and put them in one table. What was run before is reused."""
     forking.begin(*forking.FOR_ARMS)  # before torch is imported here
-    from coterie.results.comparison import check_baseline
-    from coterie.studies import compare as study
+    with importing():
+        from coterie.results.comparison import check_baseline
+        from coterie.studies import compare as study
 
     forms = [name for name, on in {"csv": as_csv, "latex": as_latex, "markdown": as_markdown, "json": as_json}.items() if on]
     if len(forms) > 1:

@@ -14,6 +14,7 @@ from coterie import forking
 from coterie.cli.options import EXPERIMENT, DataFolder, Json, Out, Quiet, Set, Track
 from coterie.cli.sentences import console, kept, note, say
 from coterie.errors import UserError, counted
+from coterie.importing import importing
 
 if TYPE_CHECKING:
     from coterie.running.experiment import Experiment
@@ -42,13 +43,14 @@ def run(
     _check_run(experiment, resume, fresh=bool(overrides or (out and not rounds)), changed=changed_code or changed_data or bool(rounds))
     if not dry_run:
         forking.begin()  # before torch is imported here: both take as long, side by side
-    from coterie.cli.progress import watching
-    from coterie.cli.trackers import tracking
-    from coterie.running.experiment import Experiment
-    from coterie.running.extending import extended
-    from coterie.running.rounds import check_folder, new_folder, started
-    from coterie.running.rounds import resume as resume_run
-    from coterie.running.rounds import run as run_new
+    with importing():
+        from coterie.cli.progress import watching
+        from coterie.cli.trackers import tracking
+        from coterie.running.experiment import Experiment
+        from coterie.running.extending import extended
+        from coterie.running.rounds import check_folder, new_folder, started
+        from coterie.running.rounds import resume as resume_run
+        from coterie.running.rounds import run as run_new
 
     if resume is not None and rounds is not None:
         resume = extended(resume, rounds, out, data=data)

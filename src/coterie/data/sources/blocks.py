@@ -99,12 +99,13 @@ def read_all(stream: io.BufferedIOBase, largest: int) -> bytes:
     ...
     ValueError: it holds more than the 4 bytes allowed
     """
-    data = bytearray()
-    while chunk := stream.read(CHUNK):  # piece by piece: a promise of gigabytes costs nothing until it is kept
-        data += chunk
-        if len(data) > largest:
+    pieces, length = list[bytes](), 0
+    while piece := stream.read(CHUNK):  # piece by piece: a promise of gigabytes costs nothing until it is kept
+        pieces.append(piece)
+        length += len(piece)
+        if length > largest:
             raise ValueError(f"it holds more than the {largest:,} bytes allowed")
-    return bytes(data)
+    return b"".join(pieces)
 
 
 @contextmanager
