@@ -12,6 +12,7 @@ to the bare loop divided by the cores. W6 has a command of its own: `comparison.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import subprocess
@@ -154,6 +155,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (Path(os.environ.get("COTERIE_DATA", "")) / "mnist").is_dir():
         parser.error("$COTERIE_DATA names no folder with MNIST in it")
+    compileall.compile_dir(HERE.parents[1] / "src", quiet=1)  # as pip has done with every peer's modules
     found: dict[str, dict[str, list[Turn]]] = {}
     for work in options.works.split(","):
         peers = [peer for peer in options.peers.split(",") if peer in ONLY.get(work, COMMANDS)]

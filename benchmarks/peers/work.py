@@ -1,6 +1,7 @@
 """The work that every peer is given: MNIST dealt evenly to clients, one network, plain SGD, batches of ten, one epoch a round.
 
-Needs NumPy only, so that it can be imported in every peer's own environment.
+Needs NumPy only, so that it can be imported in every peer's own environment, and that only where data are read: who starts another program
+does not pay for it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 LR, BATCH, SEED = 0.05, 10, 0
-Data = list[tuple[np.ndarray, np.ndarray]]
+Data: TypeAlias = "list[tuple[np.ndarray, np.ndarray]]"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ WORKS = {
 
 def clients_of(work: Work) -> Data:
     """Normalised images (N x 1 x 28 x 28) and labels of every client."""
+    import numpy as np
+
     folder = Path(os.environ["COTERIE_DATA"]) / "mnist"
     x = _idx(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)
     y = _idx(folder / "train-labels-idx1-ubyte.gz", 8).astype(np.int64)
@@ -54,11 +59,15 @@ def clients_of(work: Work) -> Data:
 
 
 def _idx(path: Path, header: int) -> np.ndarray:
+    import numpy as np
+
     return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header)
 
 
 def cohorts(work: Work) -> Iterator[Sequence[int]]:
     """The clients of each round."""
+    import numpy as np
+
     rng = np.random.default_rng(SEED + 1)
     for _ in range(work.rounds):
         yield rng.choice(work.clients, work.cohort, replace=False).tolist()
