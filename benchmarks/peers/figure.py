@@ -29,6 +29,8 @@ def main(source: Path, target: Path) -> None:
         "together": f"{found['cores']} bare loops at once",
         "stacked": "Coterie, stacked",
         "coterie": "Coterie",
+        "fedjax": "FedJAX",
+        "flower": "Flower",
     }
     figure = Figure(figsize=(3.5 * len(works), 2.2), layout="constrained")
     for panel, (work, peers) in zip(figure.subplots(1, len(works), squeeze=False)[0], works.items(), strict=True):

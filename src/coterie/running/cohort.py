@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ def draw_cohort(seed: int, round: int, clients: int, size: int) -> tuple[int, ..
     return tuple(torch.randperm(clients, generator=generator(seed, round, "cohort"))[:size].tolist())
 
 
+@lru_cache(2)  # every round asks, and a choice among a million takes longer than some rounds
 def evaluation_set(seed: int, clients: int, wanted: int | tuple[int, ...] | Literal["all"]) -> tuple[int, ...]:
     """The clients that protocols about clients are measured at: those named, all, or a fixed, seeded choice of so many.
 

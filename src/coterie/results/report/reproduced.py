@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from coterie.results.report.document import document, drawn, listed, tabled
 from coterie.results.tables import Sheet
@@ -24,6 +24,8 @@ LABEL = 48
 """Letters in a line of what a comparison is called."""
 CLAIMED = 0.08
 """How dark it is where a claim says that an effect lies."""
+SPREAD = 1.5
+"""How far a logarithmic axis goes beside the only value that is on it."""
 ACROSS = 5
 """Panels beside each other, at most."""
 WIDTH = 7.0
@@ -198,12 +200,15 @@ def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str],
 
 
 def _logarithmic(panel: Axes) -> None:
-    """A logarithmic axis with numbers to read off, also where it spans less than a power of ten."""
+    """A logarithmic axis with whole numbers to read off, also where it spans less than a power of ten, or nothing at all."""
     panel.set_xscale("log")
-    low, high = panel.get_xlim()
-    panel.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7) if high < 10 * low else (1, 2, 5)))
+    low, high = panel.dataLim.intervalx
+    if low == high:
+        panel.set_xlim(low / SPREAD, high * SPREAD)
+    few = LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7))
+    panel.xaxis.set_major_locator(few if high > 3 * low else MaxNLocator(4, integer=True))
+    panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(ScalarFormatter())
-    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
