@@ -30,8 +30,13 @@ CLOSE = 1e-5
 """How far a weight may be from what it is without a stack, after the few steps of these tests; weights are of the order of 0.1."""
 
 
-def stacked(method, size=3, **changes):
-    evenly, training = PARTITIONS.resolve({"name": "iid", "clients": 5}), Training(epochs=2, batch=16, optimiser=Sgd(lr=0.1))
+DECAYS = [(FedAvg(), 0.0), (FML(), 0.01)]
+"""Methods and their weight decay: with it, FML's networks do not descend in place, and a stack of them is derived."""
+
+
+def stacked(method, size=3, decay=0.0, **changes):
+    evenly = PARTITIONS.resolve({"name": "iid", "clients": 5})
+    training = Training(epochs=2, batch=16, optimiser=Sgd(lr=0.1, weight_decay=decay))
     plain = small_experiment(method, rounds=2, cohort=1.0, partition=evenly, training=training, **changes)
     return plain, plain.replace(training=plain.training.replace(stack=size))
 
@@ -40,20 +45,26 @@ def state(experiment, folder, engine=None):
     return run(experiment, folder, engine=engine or Inline()).state
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FML()])
-def test_a_stack_is_close_to_each_client_by_itself(method, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(("method", "decay"), DECAYS)
+def test_a_stack_is_close_to_each_client_by_itself(method, decay, tmp_path, monkeypatch) -> None:
     sizes = []
-    monkeypatch.setattr(stacks, "fit_together", lambda wanted: sizes.append(len(wanted)) or fit_together(wanted))
-    plain, together = stacked(method)
+
+    def fitted(wanted):
+        found = fit_together(wanted)
+        sizes.append(found and len(found))
+        return found
+
+    monkeypatch.setattr(stacks, "fit_together", fitted)
+    plain, together = stacked(method, decay=decay)
     one, other = state(plain, tmp_path / "plain"), state(together, tmp_path / "stacked")
     assert sizes == [3, 2] * 2
     for name, value in one.tensors.items():
         assert (value - other.tensors[name]).abs().max() < CLOSE
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FML()])
-def test_a_stack_has_the_same_bits_on_every_engine_and_number_of_workers(method, tmp_path) -> None:
-    _, together = stacked(method)
+@pytest.mark.parametrize(("method", "decay"), DECAYS)
+def test_a_stack_has_the_same_bits_on_every_engine_and_number_of_workers(method, decay, tmp_path) -> None:
+    _, together = stacked(method, decay=decay)
     engines = {"inline": Inline(), "one": Processes(1), "three": Processes(3)}
     assert len({state(together, tmp_path / name, engine).digest() for name, engine in engines.items()}) == 1
 
@@ -109,8 +120,9 @@ def test_where_clients_are_apart_a_stack_is_refused(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_stacked_has_the_bits_it_has_by_itself(tmp_path) -> None:
-    plain, together = stacked(FedProx(mu=0.1))
+@pytest.mark.parametrize("method", [FedProx(mu=0.1), FML()])
+def test_what_cannot_be_stacked_has_the_bits_it_has_by_itself(method, tmp_path) -> None:
+    plain, together = stacked(method)
     assert state(plain, tmp_path / "plain") == state(together, tmp_path / "stacked")
 
 
@@ -195,6 +207,10 @@ def test_steps_in_place_of_epochs_are_counted() -> None:
         ({"training": Training(augment="crop-flip")}, "images are changed at random"),
         ({"objective": Proximal()}, "its objective looks at more than logits and labels"),
         ({"dropout": 0.5}, "its network has layers that look at the batch or draw at random"),
+        (
+            {"objective": 0.5 * CrossEntropy(), "training": Training()},
+            "its steps are written out for one client only, which is faster than a stack whose steps are derived",
+        ),
     ],
 )
 def test_what_cannot_be_stacked_says_why(changes, why) -> None:

@@ -23,6 +23,7 @@ from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.training.dense import Dense, Span, apart, layers_of
+from coterie.training.descent import descent_of
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
@@ -76,8 +77,14 @@ def reason(request: Request) -> str | None:
         "images are changed at random": training.augment != "none",
         "it has options of its own": any(value for key, value in request.options.items() if key not in ("optimiser", "clip_apart")),
         "its network has layers that look at the batch or draw at random": any(map(_peculiar, request.model.modules())),
+        "its steps are written out for one client only, which is faster than a stack whose steps are derived": _only_alone(request),
     }
     return next((each for each, holds in reasons.items() if holds), None)
+
+
+def _only_alone(request: Request) -> bool:
+    moving = dict(request.model.named_parameters())
+    return request.objective != CrossEntropy() and descent_of(request.model, moving, request.objective, request.training) is not None
 
 
 def _peculiar(module: nn.Module) -> bool:
