@@ -258,7 +258,7 @@ from coterie.testing import small_experiment
 class Hangs(FedAvg):
     @task
     def train(self, site, memory, message):
-        print("worker", os.getpid(), flush=True)
+        print(f"worker {{os.getpid()}}\\n", end="", flush=True)  # in one piece: workers share a pipe
         {how}
 
 def main():

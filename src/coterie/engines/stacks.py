@@ -1,7 +1,8 @@
 """How the tasks of several clients are performed so that their trainings are one computation.
 
 A task is a function of its site, its memory and its message, so it can be run again: it is run until it wants to train, put aside, and when
-all of a stack have been, their trainings are done together; then each is run again from its beginning, and finds its training done.
+all of a stack have been, their trainings are done together; then each is run again from its beginning, and finds its training done. What
+cannot be stacked is trained at once, and no task is run again for it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TypeAlias
 
 from coterie.engines.engine import Job, Outcome
 from coterie.training.loop import Fitted
-from coterie.training.stacking import Request, fit_together
+from coterie.training.stacking import Request, fit_together, reason
 
 __all__ = ["PutAside", "Stacks", "Trainer"]
 
@@ -41,6 +42,8 @@ class _Done:
         known = iter(self.fitted)
 
         def train(request: Request) -> Fitted:
+            if reason(request) is not None:  # nothing to wait for
+                return request.fit()
             try:
                 found = next(known)
             except StopIteration:

@@ -31,12 +31,15 @@ def layers_of(model: nn.Module) -> list[str] | None:
     >>> layers_of(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))) is None
     True
     """
-    if any(type(each).forward is not nn.Sequential.forward for each in model.modules() if next(each.children(), None) is not None):
-        return None
-    if any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in model.modules()):
-        return None
-    leaves = [(name, each) for name, each in model.named_modules() if next(each.children(), None) is None]
-    named = [(name, each) for name, each in leaves if not (isinstance(each, nn.Dropout) and each.p == 0)]
+    named = list[tuple[str, nn.Module]]()
+    for name, each in model.named_modules():
+        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks:
+            return None
+        if next(each.children(), None) is None:
+            if not (isinstance(each, nn.Dropout) and each.p == 0):
+                named.append((name, each))
+        elif type(each).forward is not nn.Sequential.forward:
+            return None
     if named and type(named[0][1]) is nn.Flatten and (named[0][1].start_dim, named[0][1].end_dim) == (1, -1):
         named = named[1:]
     kinds = [type(each) for _, each in named]

@@ -154,7 +154,7 @@ class _Tensors(_Network):
 
     def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device) -> None:
         self.model, self._device = model, device
-        self.moving = {name: device.put(start[name]).clone() for name, _ in model.named_parameters()}
+        self.moving = {name: device.put(value).clone() for name, value in start.items()}
 
     @classmethod
     def of(
@@ -169,7 +169,7 @@ class _Tensors(_Network):
             return None
         if any(own[name].shape != value.shape or own[name].dtype != value.dtype for name, value in given.items()):
             return None
-        made = cls(model, given, device)
+        made = cls(model, {name: given[name] for name in own}, device)
         made.write_out(objective, training)
         return made if made.written else None
 
