@@ -59,7 +59,7 @@ def test_no_bit_differs(widths, inputs, classes, batch, objective, dtype, seed) 
     if backward is None:
         return
     assert minimised.written
-    for kept in (mmd._fixed_widths, mmd._signs):
+    for kept in (mmd._fixed_rates, mmd._signs):
         kept.cache_clear()
     with torch.inference_mode():  # as the loop does; what is kept from there must not be in the way of who derives
         loss, gradients = backward(ours, minimised)

@@ -74,6 +74,7 @@ class Descent:
     def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
         self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
+        self._values = [value.detach() for value in parameters.values()]
         self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
         self._one = self._weights[0].new_ones(())
 
@@ -104,11 +105,11 @@ class Descent:
             below = back.mm(weight) if at else back
             weight.addmm_(turned, inputs[at], alpha=-lr)
             bias.addmv_(turned, ones, alpha=-lr)
-            for value, pull in ((weight, pulls[2 * at]), (bias, pulls[2 * at + 1])):
-                if pull is not None:
-                    value.sub_(pull, alpha=lr)
             if at:
                 back = AT.threshold_backward.default(below, inputs[at], 0)
+        pulled = [(value, pull) for value, pull in zip(self._values, pulls, strict=True) if pull is not None]
+        if pulled:
+            torch._foreach_sub_(*zip(*pulled, strict=True), alpha=lr)
         return loss
 
 

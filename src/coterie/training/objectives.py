@@ -244,14 +244,19 @@ class Proximal(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         anchor = step.start if self.anchor is None else self.anchor.tensors
-        distances = [(p - anchor[name]).square().sum() for name, p in step.model.named_parameters() if p.requires_grad]
-        return 0.5 * torch.stack(distances).sum()
+        return _half_square([p - anchor[name] for name, p in step.model.named_parameters() if p.requires_grad])
 
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
         anchor = step.start if self.anchor is None else self.anchor.tensors
-        away = [p.detach() - anchor[name] for name, p in parameters.items()]
-        value = 0.5 * torch.stack([each.square().sum() for each in away]).sum()
-        return Slope(value, None, [each.mul_(weight) for each in away])
+        with torch.no_grad():
+            away = torch._foreach_sub(list(parameters.values()), [anchor[name] for name in parameters])
+            value = _half_square(away)
+            torch._foreach_mul_(away, weight)
+        return Slope(value, None, away)
+
+
+def _half_square(away: Sequence[Tensor]) -> Tensor:
+    return 0.5 * torch.stack([flat.dot(flat) for flat in (each.reshape(-1) for each in away)]).sum()
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
