@@ -126,10 +126,17 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
     def __getitem__(self, key: str) -> Tensor | Scalar | Record:
         if key in self._flat:
             return self._flat[key]
-        below = {name[len(key) + 1 :]: value for name, value in self._flat.items() if name.startswith(key + "/")}
+        below = self._below(key)
         if not below:
             raise KeyError(f"no '{key}' in this record; {nearest(key, self.groups)}")
-        return Record(below)
+        return below
+
+    def _below(self, key: str) -> Record:
+        """What lies under `key`: what was checked when this record was made need not be again."""
+        found = object.__new__(Record)
+        flat = {name[len(key) + 1 :]: value for name, value in self._flat.items() if name.startswith(key + "/")}
+        object.__setattr__(found, "_flat", flat)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._flat)
@@ -226,10 +233,9 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
 
     def group(self, key: str) -> Record:
         """What lies under `key`: like `record[key]`, but always a Record, empty where there is nothing."""
-        found = self.get(key, EMPTY)
-        if not isinstance(found, Record):
+        if key in self._flat:
             raise KeyError(f"'{key}' is one value, not a group of them")
-        return found
+        return self._below(key)
 
     def number(self, key: str) -> float:
         """The scalar `key` as a number."""

@@ -332,10 +332,10 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
 
     A last batch of one sample is left out where the network has BatchNorm: one sample has no batch statistics.
     """
-    size = samples if training.batch == "all" else training.batch
+    size = max(samples if training.batch == "all" else training.batch, 1)
     order = torch.randperm(samples, generator=generator(seed, "order", epoch))
-    normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    return [batch for batch in torch.split(order, max(size, 1)) if len(batch) > (1 if normed else 0)]
+    single = (size == 1 or samples % size == 1) and any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules())
+    return [batch for batch in torch.split(order, size) if batch.shape[0] > (1 if single else 0)]
 
 
 def _lookup(

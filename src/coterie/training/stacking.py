@@ -10,7 +10,7 @@ stacked (`reason`) is trained by `fit`, one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,26 +69,36 @@ def reason(request: Request) -> str | None:
     >>> reason(Request(net, EMPTY, [], CrossEntropy(), training, 0, 1, {}))
     'gradients are clipped'
     """
-    training, optimiser = request.training, request.training.optimiser
-    reasons = {
-        "its objective looks at more than logits and labels": not request.objective.stackable,
-        "its optimiser keeps a state": not isinstance(optimiser, Sgd) or bool(optimiser.momentum or optimiser.nesterov),
-        "gradients are clipped": training.clip is not None,
-        "images are changed at random": training.augment != "none",
-        "it has options of its own": any(value for key, value in request.options.items() if key not in ("optimiser", "clip_apart")),
-        "its network has layers that look at the batch or draw at random": any(map(_peculiar, request.model.modules())),
-        "its steps are written out for one client only, which is faster than a stack whose steps are derived": _only_alone(request),
-    }
-    return next((each for each, holds in reasons.items() if holds), None)
+    return next((each for each, holds in REASONS.items() if holds(request)), None)
+
+
+def _keeps_state(request: Request) -> bool:
+    optimiser = request.training.optimiser
+    return not isinstance(optimiser, Sgd) or bool(optimiser.momentum or optimiser.nesterov)
 
 
 def _only_alone(request: Request) -> bool:
-    moving = dict(request.model.named_parameters())
-    return request.objective != CrossEntropy() and descent_of(request.model, moving, request.objective, request.training) is not None
+    if request.objective == CrossEntropy():
+        return False
+    return descent_of(request.model, dict(request.model.named_parameters()), request.objective, request.training) is not None
 
 
 def _peculiar(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+
+
+REASONS: Mapping[str, Callable[[Request], bool]] = {
+    "its objective looks at more than logits and labels": lambda request: not request.objective.stackable,
+    "its optimiser keeps a state": _keeps_state,
+    "gradients are clipped": lambda request: request.training.clip is not None,
+    "images are changed at random": lambda request: request.training.augment != "none",
+    "it has options of its own": lambda request: any(
+        value for key, value in request.options.items() if key not in ("optimiser", "clip_apart")
+    ),
+    "its network has layers that look at the batch or draw at random": lambda request: any(map(_peculiar, request.model.modules())),
+    "its steps are written out for one client only, which is faster than a stack whose steps are derived": _only_alone,
+}
+"""Why a training cannot be stacked, in the order in which they are looked at."""
 
 
 def fit_together(requests: Sequence[Request]) -> list[Fitted] | None:
