@@ -6,17 +6,16 @@ Its arrays can be saved in a folder and mapped by every worker, so that starting
 from __future__ import annotations
 
 import functools
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from coterie.data.arrays import lay_down, map_again
 from coterie.data.examples import Examples
-from coterie.data.pool import Partition, Pool, Ragged, Rows, count
+from coterie.data.pool import Partition, Pool, Rows, count
 from coterie.devices import CPU, Device
 from coterie.models import Architecture
 from coterie.protocols import PROTOCOLS, Model
@@ -223,42 +222,10 @@ class Population:
         folder.mkdir(parents=True, exist_ok=True)
         for name, part in (("pool", self.pool), ("deal", self.partition), ("public", self.public), ("held", self.held)):
             if part is not None:
-                _save_arrays(folder, name, part)
+                lay_down(part, folder, name)
 
     @classmethod
     def open(cls, plan: Plan, folder: Path, device: Device = CPU) -> Population:
         """The population that `save` laid down, its arrays mapped read-only in effect: writes would stay private."""
-        public, held = (_load_arrays(folder, name, Pool) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
-        return cls(plan, _load_arrays(folder, "pool", Pool), _load_arrays(folder, "deal", Partition), public, held, device)
-
-
-def _save_arrays(folder: Path, name: str, part: Pool | Partition | Ragged) -> None:
-    plain: dict[str, Any] = {}
-    for each in fields(part):
-        value = getattr(part, each.name)
-        if isinstance(value, np.ndarray):
-            np.save(path := folder / f"{name}.{each.name}.npy", value)
-            object.__setattr__(part, each.name, _mapped(path))
-        elif isinstance(value, Ragged):
-            _save_arrays(folder, f"{name}.{each.name}", value)
-        else:
-            plain[each.name] = value
-    (folder / f"{name}.json").write_text(json.dumps(plain))
-
-
-def _load_arrays(folder: Path, name: str, kind: type[Any]) -> Any:
-    plain = json.loads((folder / f"{name}.json").read_text())
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
-    for each in fields(kind):
-        path = folder / f"{name}.{each.name}.npy"
-        if path.exists():
-            values[each.name] = _mapped(path)
-        elif (folder / f"{name}.{each.name}.json").exists():
-            values[each.name] = _load_arrays(folder, f"{name}.{each.name}", Ragged)
-    return kind(**values)
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    """An array in a file. Mode "c": torch warns of arrays that cannot be written; pages stay shared as nobody writes."""
-    array: NDArray[Any] = np.load(path, mmap_mode="c")
-    return array
+        public, held = (map_again(Pool, folder, name) if (folder / f"{name}.json").exists() else None for name in ("public", "held"))
+        return cls(plan, map_again(Pool, folder, "pool"), map_again(Partition, folder, "deal"), public, held, device)

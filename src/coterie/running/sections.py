@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from coterie.data import decoded
 from coterie.data.compose import draw_rows, join, limit, resize, take, without_labels
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES, Source
@@ -58,7 +59,7 @@ class Data(Section):
 
     def load(self, folder: Path, seed: int) -> Pool:
         """The pool, from files in the data folder."""
-        pools = {name: self._shaped(source.load(folder)) for name, source in self._named()}
+        pools = {name: self._shaped(decoded.load(source, folder)) for name, source in self._named()}
         pool = join(pools) if len(pools) > 1 else next(iter(pools.values()))
         train, test = (None if cap is None else min(cap, n) for cap, n in ((self.train, pool.train), (self.test, len(pool) - pool.train)))
         return pool if train is test is None else limit(pool, train, test, seed)
@@ -75,7 +76,7 @@ class Data(Section):
         """The public pool, its labels gone; images take the shape of the private ones."""
         if self.public is None:
             return None
-        pool = without_labels(limit(self.public.source.load(folder), self.public.samples, 0, seed, "data.public.samples"))
+        pool = without_labels(limit(decoded.load(self.public.source, folder), self.public.samples, 0, seed, "data.public.samples"))
         if pool.shape == private.shape or not (pool.images and private.images and private.shape[-1] == private.shape[-2]):
             return pool
         return resize(pool, private.shape[-1], private.shape[0])
