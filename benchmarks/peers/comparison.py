@@ -2,7 +2,8 @@
 
     python benchmarks/peers/comparison.py [--coterie PATH-OF-THE-COMMAND ...] [--turns 3]
 
-Several commands (a version before and one after) take turns.
+Several commands (a version before and one after) take turns. `--trained-only` leaves out what the first edition did not do, training
+clients only to measure them, and `local`, which has nothing else to be measured by: the same steps for both.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from pathlib import Path
 from statistics import median
 
 
-def seconds(command: str) -> float:
+METHODS = "fedavg,fedmmd,fedprox"
+ALL, TRAINED_ONLY = ["--methods", f"{METHODS},local"], ["--methods", METHODS, "--set", 'evaluation.protocols=["global"]']
+
+
+def seconds(command: str, options: list[str]) -> float:
     """From the shell to the table."""
     with tempfile.TemporaryDirectory() as folder:
-        line = [command, "compare", "digits-two-class", "--methods", "fedavg,fedmmd,fedprox,local", "--seeds", "0,1,2,3,4"]
+        line = [command, "compare", "digits-two-class", "--seeds", "0,1,2,3,4", *options]
         began = time.perf_counter()
         subprocess.run(line, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return time.perf_counter() - began
@@ -31,8 +36,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--coterie", nargs="+", default=[str(Path(sys.executable).with_name("coterie"))])
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--trained-only", action="store_true")
     options = parser.parse_args()
-    turns = [{command: seconds(command) for command in options.coterie} for _ in range(options.turns)]
+    chosen = TRAINED_ONLY if options.trained_only else ALL
+    turns = [{command: seconds(command, chosen) for command in options.coterie} for _ in range(options.turns)]
     print(json.dumps({"turns": turns, "medians": [median(turn[command] for turn in turns) for command in options.coterie]}, indent=1))
 
 

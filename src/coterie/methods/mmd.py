@@ -127,7 +127,7 @@ class MMD(Objective):
         theirs, ours = _streams(step, self.on)
         raw, slope = _discrepancy(torch.cat([theirs, ours]), len(theirs), self.kernels)
         by_logits = slope[len(theirs) :].mul_(weight * (raw >= self.floor)).view_as(step.logits)
-        return Slope(raw.clamp(min=self.floor), by_logits, [None] * len(parameters))
+        return Slope(raw.clamp(min=self.floor), by_logits)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class SquaredDistance(Objective):
         theirs, ours = _streams(step, self.on)
         total = 0.5 * (ours - theirs).square().sum()
         share = 1 if self.reduction == "sum" else len(ours)
-        return Slope(total / share, (ours - theirs).mul_(weight / share).view_as(step.logits), [None] * len(parameters))
+        return Slope(total / share, (ours - theirs).mul_(weight / share).view_as(step.logits))
 
 
 class Regulariser(Spec):

@@ -90,6 +90,8 @@ class Backward:
             gradients += [back.sum(0), back.t().mm(given)]
             if given is not inputs[0]:
                 back = AT.threshold_backward.default(back.mm(weight), given, 0)
+        if not added:
+            return loss, gradients[::-1]
         return loss, [each if more is None else each + more for each, more in zip(reversed(gradients), added, strict=True)]
 
 

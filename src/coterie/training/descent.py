@@ -107,8 +107,7 @@ class Descent:
             bias.addmv_(turned, ones, alpha=-lr)
             if at:
                 back = AT.threshold_backward.default(below, inputs[at], 0)
-        pulled = [(value, pull) for value, pull in zip(self._values, pulls, strict=True) if pull is not None]
-        if pulled:
+        if pulled := [pair for pair in zip(self._values, pulls, strict=bool(pulls)) if pair[1] is not None]:
             torch._foreach_sub_(*zip(*pulled, strict=True), alpha=lr)
         return loss
 

@@ -62,7 +62,8 @@ class Slope(NamedTuple):
 
     value: Tensor
     logits: Tensor | None
-    parameters: Sequence[Tensor | None]
+    parameters: Sequence[Tensor | None] = ()
+    """In their order; nothing where it looks at none of them."""
 
 
 class Objective:
@@ -183,7 +184,8 @@ class Sum(Objective):
         first, *rest = values = [slope.value for slope in slopes]
         step.parts.extend(values)
         later = slopes[::-1]  # what came last is gone back from first
-        added = [_added(each) for each in zip(*(slope.parameters for slope in later), strict=True)]
+        pulls = [slope.parameters for slope in later if slope.parameters]
+        added = pulls[0] if len(pulls) == 1 else [_added(each) for each in zip(*pulls, strict=True)]
         return Slope(sum(rest, start=first), _added([slope.logits for slope in later]), added)
 
 
@@ -222,7 +224,7 @@ class CrossEntropy(Objective):
         scores = torch.log_softmax(step.logits, 1)
         loss, total = AT.nll_loss_forward.default(scores, step.y, None, 1, -100)
         by_scores = AT.nll_loss_backward.default(weight, scores, step.y, None, 1, -100, total)
-        return Slope(loss, AT._log_softmax_backward_data.default(by_scores, scores, 1, scores.dtype), [None] * len(parameters))
+        return Slope(loss, AT._log_softmax_backward_data.default(by_scores, scores, 1, scores.dtype))
 
 
 @dataclass(frozen=True)
@@ -290,4 +292,4 @@ class Distillation(Objective):
         student, teacher = step.logits.log_softmax(1), step.frozen[self.teacher].detach().log_softmax(1)
         value = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
         by_scores = (teacher.exp() * (weight / len(student))).neg_()
-        return Slope(value, AT._log_softmax_backward_data.default(by_scores, student, 1, student.dtype), [None] * len(parameters))
+        return Slope(value, AT._log_softmax_backward_data.default(by_scores, student, 1, student.dtype))
