@@ -59,18 +59,24 @@ def _save(value: NDArray[Any], path: Path) -> None:
 
 
 def _linked(value: NDArray[Any], path: Path) -> bool:
-    if not isinstance(value, np.memmap) or value.filename is None:
+    mapped = value.base
+    if not isinstance(mapped, np.memmap) or mapped.filename is None:
         return False
     try:
-        whole = _mapped(Path(value.filename))
-        alike = (whole.shape, whole.dtype, whole.strides, whole.offset) == (value.shape, value.dtype, value.strides, value.offset)
+        whole = np.load(mapped.filename, mmap_mode="r")
+        alike = value.ctypes.data == mapped.ctypes.data and _form(value) == _form(mapped) == _form(whole)
         if alike:
-            os.link(value.filename, path)
+            os.link(mapped.filename, path)
         return alike
     except (OSError, ValueError):  # another disk, or gone
         return False
 
 
-def _mapped(path: Path) -> Any:
+def _form(value: NDArray[Any]) -> tuple[Any, ...]:
+    return value.shape, value.dtype, value.strides
+
+
+def _mapped(path: Path) -> NDArray[Any]:
     """An array in a file. Mode "c": torch warns of arrays that cannot be written; pages stay shared as nobody writes."""
-    return np.load(path, mmap_mode="c")
+    array: NDArray[Any] = np.load(path, mmap_mode="c").view(np.ndarray)  # what travels to a cluster is an array like others
+    return array
