@@ -19,6 +19,7 @@ from coterie.record import Record
 from coterie.results.statistics import paired
 from coterie.results.verdicts import Censored, Ratios
 from coterie.running.experiment import Experiment
+from coterie.running.result import Result
 from coterie.running.rounds import run
 from coterie.site import SERVER, ModelCache
 from coterie.studies.arms import arms_of
@@ -162,6 +163,25 @@ def test_rounds_that_runs_begin_with_cost_once(monkeypatch, tmp_path) -> None:
         plan, [{"name": "fedavg", "weighting": "uniform"}, {**split, "budget": 2}, {**split, "budget": 3}, "local"], [0], tmp_path
     )
     assert list(costs.costs_of(arms, tmp_path).values()) == [30.0, 1.0, 1.0, 30.0]
+
+
+def test_a_pilot_runs_two_cells_on_other_seeds(monkeypatch, capsys, tmp_path) -> None:
+    pilot = study("pilot")
+    cells = [f"d: IID / {row} / last accuracy" for row in ("FedFusion conv, torch's start and bias", "FedAvg")]
+    line = ["pilot", "fedfusion-table1", *cells, "--scale", "smoke", "--runs", str(tmp_path), "--effect", "0.03", "--comparisons", "17"]
+    monkeypatch.setattr(sys, "argv", [*line, "--seeds", "900", "901"])
+    pilot.main()
+    differences, spread, seeds = capsys.readouterr().out.splitlines()
+    values = {path.name.split("-s")[0]: [] for path in tmp_path.iterdir()}
+    for path in sorted(tmp_path.iterdir(), key=lambda path: path.name.split("-s")[1]):
+        values[path.name.split("-s")[0]].append(Result.load(path).accuracy("local_post"))
+    expected = [a - b for a, b in zip(values["fedfusion"], values["fedavg"], strict=True)]
+    assert differences == f"differences: {', '.join(f'{each:+.4f}' for each in expected)}"
+    assert spread == f"spread: {abs(expected[0] - expected[1]) / 2**0.5:.4f}"
+    assert seeds.startswith("0.03 in 17 comparisons: ")
+    monkeypatch.setattr(sys, "argv", [*line, "--seeds", "0", "901"])  # 0 is what the recipe is judged by
+    with pytest.raises(SystemExit):
+        pilot.main()
 
 
 def test_costs_of_a_recipe_are_measured_run_by_run(monkeypatch, capsys) -> None:
