@@ -129,9 +129,10 @@ def test_workers_map_what_is_kept(tmp_path, own_cache) -> None:
     """One file, with one name in the cache and one in the run; laying it down again does not write into it."""
     source, folder = Npz(path=str(written(tmp_path))), tmp_path / "arrays"
     folder.mkdir()
-    decoded.load(source, tmp_path)
+    arrays.lay_down(decoded.load(source, tmp_path), folder, "first")
     kept = next(own_cache.iterdir()) / "pool.x.npy"
     before = kept.read_bytes()
+    assert kept.stat().st_ino == (folder / "first.x.npy").stat().st_ino
     for _ in range(2):
         arrays.lay_down(decoded.load(source, tmp_path), folder, "pool")
         assert kept.stat().st_ino == (folder / "pool.x.npy").stat().st_ino

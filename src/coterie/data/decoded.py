@@ -51,7 +51,7 @@ def load(source: Source, folder: Path) -> Pool:
     pool = source.load(folder)
     if place is not None and time.perf_counter() - began >= LONG and pool.x.nbytes <= MOST:
         with suppress(OSError):  # a cache that cannot be written is no reason to stop
-            _keep(pool, place)
+            return _kept(pool, place)
     return pool
 
 
@@ -93,7 +93,8 @@ def _found(place: Path) -> Pool | None:
     return None
 
 
-def _keep(pool: Pool, place: Path) -> None:
+def _kept(pool: Pool, place: Path) -> Pool:
+    """The same, as later runs will have it."""
     _make_room(pool.x.nbytes)
     partial = place.with_name(f".{place.name}.{os.getpid()}")
     try:
@@ -104,6 +105,8 @@ def _keep(pool: Pool, place: Path) -> None:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    again: Pool = map_again(Pool, place, "pool")
+    return again
 
 
 def _sums(pool: Pool, place: Path) -> Iterator[tuple[str, int]]:
