@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from statistics import median
 
-
 METHODS = "fedavg,fedmmd,fedprox"
 ALL, TRAINED_ONLY = ["--methods", f"{METHODS},local"], ["--methods", METHODS, "--set", 'evaluation.protocols=["global"]']
 

@@ -39,6 +39,8 @@ COMMANDS = {
 ONLY = {"W3": {"coterie", "stacked"}}
 """Works that only some can do as they come."""
 CORES = len(os.sched_getaffinity(0))
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Whoever wants fewer threads than a machine has says so itself: a peer that uses all would be held back by our habits."""
 
 
 @dataclass
@@ -60,7 +62,13 @@ def take_turn(peer: str, work: str, limit: float) -> Turn:
     python = HERE / ".venvs" / environment / "bin" / "python"
     began, turn = time.perf_counter(), Turn()
     process = subprocess.Popen(
-        [python, script, work, *more], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        [python, script, work, *more],
+        cwd=HERE,
+        env={name: value for name, value in os.environ.items() if name not in THREADS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
     threading.Thread(target=_watch, args=(process, turn), daemon=True).start()
     stop = threading.Timer(limit, process.kill)
