@@ -120,7 +120,7 @@ def _sums(pool: Pool, place: Path) -> Iterator[tuple[str, int]]:
 
 def _make_room(needed: int) -> None:
     """Let go of what was used least recently, so that so many bytes fit; what killed writers have left is among it."""
-    there = sorted(cache_folder().glob("*") if cache_folder().is_dir() else (), key=lambda path: path.stat().st_mtime)
+    there = sorted(filter(Path.is_dir, cache_folder().glob("*")), key=lambda path: path.stat().st_mtime)
     sizes = {path: sum(each.stat().st_size for each in path.iterdir()) for path in there}
     for path in there:
         if sum(sizes.values()) + needed <= MOST:
