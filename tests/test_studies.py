@@ -165,6 +165,23 @@ def test_rounds_that_runs_begin_with_cost_once(monkeypatch, tmp_path) -> None:
     assert list(costs.costs_of(arms, tmp_path).values()) == [30.0, 1.0, 1.0, 30.0]
 
 
+def test_selected_maps_are_measured_on_the_runs_of_the_recipe(digits, monkeypatch, tmp_path, capsys) -> None:
+    """Every arm on the last model of every FedAvg run that is there; numbers, intervals and a picture come out."""
+    selected = study("selected_maps")
+    plan, _ = digits
+    for seed in (1, 2):
+        run(plan.replace(seed=seed, rounds=1, evaluation=plan.evaluation.model_copy(update={"every": 1})), tmp_path / f"fedavg-s{seed}-x")
+    monkeypatch.setattr(selected, "ARMS", {"few": ("kmeans", 1, 1), "more": ("kmeans", 3, 1), "all": ("full", 3, 1)})
+    monkeypatch.setattr(sys, "argv", ["selected_maps", str(tmp_path), str(tmp_path)])
+    selected.main()
+    told = json.loads((tmp_path / "why.json").read_text())
+    assert told["seeds"] == [1, 2]
+    assert {name: len(values) for name, values in told["accuracy"].items()} == {"few": 2, "more": 2, "all": 2}
+    assert told["less few, in points"] == selected.differences(told["accuracy"])
+    assert (tmp_path / "why.png").stat().st_size > 1000
+    assert capsys.readouterr().out.count("seed") == 6
+
+
 def test_a_pilot_runs_two_cells_on_other_seeds(monkeypatch, capsys, tmp_path) -> None:
     pilot = study("pilot")
     cells = [f"d: IID / {row} / last accuracy" for row in ("FedFusion conv, torch's start and bias", "FedAvg")]

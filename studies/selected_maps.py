@@ -1,0 +1,105 @@
+"""Why selection costs split training more here than in its paper: the maps are fewer, or the server's steps are?
+
+    python studies/selected_maps.py RUNS OUT [--data FOLDER]
+
+RUNS is where `coterie reproduce split-tables` has its runs. As in `metadata_frontier.py`, an arm is measured on the last global model of
+FedAvg, of every seed: at G3, 1.6% of a client's maps of a class (four, as in the study) with the paper's hundred epochs and with five
+hundred, twenty of them (the paper's number, 8% of what a client has here) with a hundred, and all. OUT gets `why.json` and `why.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+from coterie import Record, resume
+from coterie.data.maps import Maps
+from coterie.data.selection import SELECTIONS
+from coterie.methods import SplitMetadata
+from coterie.population import Population
+from coterie.running.result import started
+from coterie.site import SERVER, ModelCache
+from coterie.style import colour, styled, write_figure
+
+ARMS: Mapping[str, tuple[str, int, int]] = {
+    "four maps, 100 epochs": ("kmeans", 4, 100),
+    "four maps, 500 epochs": ("kmeans", 4, 500),
+    "twenty maps, 100 epochs": ("kmeans", 20, 100),
+    "all maps, 100 epochs": ("full", 20, 100),
+}
+"""Selection, how many of a class and client, epochs at the server."""
+
+
+def accuracy(arm: tuple[str, int, int], population: Population, model: Record, cache: ModelCache) -> float:
+    """Of the network that is composed of the clients' lower part and of what the server learns from their maps."""
+    selection, budget, epochs = arm
+    plain = SplitMetadata()
+    method = replace(plain, level="G3", selection=SELECTIONS.resolve(selection), budget=budget, server=plain.server.replace(epochs=epochs))
+    sent = [method.metadata(population.site(client, 1, cache), model) for client in range(population.clients)]
+    maps = Maps.join((each.group("activations"), each.tensors["labels"]) for each in sent)
+    server = population.site(SERVER, 1, cache)
+    return server.score(method.compose(server, model, maps)).metrics()["accuracy"]
+
+
+def differences(found: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Of each arm to the study's, in points, paired by seed; each interval has its share of 95% among all of them (Bonferroni).
+
+    >>> differences({"four maps, 100 epochs": [0.40, 0.42, 0.41], "all maps, 100 epochs": [0.50, 0.51, 0.53]})
+    {'all maps, 100 epochs': '+10.3 [+6.5, +14.1]'}
+    """
+    first, *others = found
+    shown = {}
+    for name in others:
+        gaps = [100 * (value - base) for value, base in zip(found[name], found[first], strict=True)]
+        half = float(stdtrit(len(gaps) - 1, 1 - 0.05 / len(others) / 2)) * stdev(gaps) / math.sqrt(len(gaps))
+        shown[name] = f"{mean(gaps):+.1f} [{mean(gaps) - half:+.1f}, {mean(gaps) + half:+.1f}]"
+    return shown
+
+
+def draw(found: Mapping[str, Sequence[float]], target: Path) -> None:
+    """A column for each arm, a line for each seed."""
+    figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+    panel = figure.subplots()
+    for values in zip(*found.values(), strict=True):
+        panel.plot([100 * value for value in values], "o-", color=colour(0), alpha=0.5, markersize=3, linewidth=0.8)
+    panel.set_xticks(range(len(found)), [name.replace(", ", ",\n") for name in found])
+    panel.set(ylabel="accuracy of the composed model, %", title="G3: a line for each seed", xlim=(-0.3, len(found) - 0.7))
+    panel.grid(visible=False, axis="x")
+    write_figure(figure, target)
+
+
+def main() -> None:
+    """Measure all arms on every seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {name: [] for name in ARMS}
+    folders = {started(folder).seed: folder for folder in options.runs.glob("fedavg-s*")}
+    for seed, folder in sorted(folders.items()):
+        population, model, cache = (
+            started(folder).population(options.data),
+            resume(folder, data=options.data).state.group("model"),
+            ModelCache(),
+        )
+        for name, arm in ARMS.items():
+            found[name].append(accuracy(arm, population, model, cache))
+            print(f"seed {seed}  {name}: {100 * found[name][-1]:.2f}%", flush=True)
+    told = {"seeds": sorted(folders), "accuracy": found, f"less {next(iter(ARMS))}, in points": differences(found)}
+    (options.out / "why.json").write_text(json.dumps(told, indent=2) + "\n")
+    with styled():
+        draw(found, options.out / "why.png")
+    print(json.dumps(told[f"less {next(iter(ARMS))}, in points"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
