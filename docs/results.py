@@ -26,6 +26,7 @@ LEARNED = RESULTS / "learned.md"
 PICTURES = {
     "result.png": "every seed, the mean, and the paper's number",
     "answer.png": "why, arm by arm: paired differences or ratios, each with its own 95% interval, and every seed",
+    "why.png": "what selection costs at G3, by how many maps there are and how long the server trains on them (`studies/selected_maps.py`)",
     "fusion.png": "how much of the fused maps is the global extractor's, round by round",
 }
 """What lies beside a result, and what it shows."""

@@ -50,7 +50,7 @@ def accuracy(arm: tuple[str, int, int], population: Population, model: Record, c
 
 
 def differences(found: Mapping[str, Sequence[float]]) -> dict[str, str]:
-    """Of each arm to the study's, in points, paired by seed; each interval has its share of 95% among all of them (Bonferroni).
+    """Of each arm to the first, in points, paired by seed; each interval has its share of 95% among all of them (Bonferroni).
 
     >>> differences({"four maps, 100 epochs": [0.40, 0.42, 0.41], "all maps, 100 epochs": [0.50, 0.51, 0.53]})
     {'all maps, 100 epochs': '+10.3 [+6.5, +14.1]'}
@@ -62,6 +62,11 @@ def differences(found: Mapping[str, Sequence[float]]) -> dict[str, str]:
         half = float(stdtrit(len(gaps) - 1, 1 - 0.05 / len(others) / 2)) * stdev(gaps) / math.sqrt(len(gaps))
         shown[name] = f"{mean(gaps):+.1f} [{mean(gaps) - half:+.1f}, {mean(gaps) + half:+.1f}]"
     return shown
+
+
+def compared(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, str]]:
+    """All arms with the first, and with the last."""
+    return {f"less {name}, in points": differences({name: found[name], **found}) for name in (next(iter(found)), list(found)[-1])}
 
 
 def draw(found: Mapping[str, Sequence[float]], target: Path) -> None:
@@ -94,11 +99,11 @@ def main() -> None:
         for name, arm in ARMS.items():
             found[name].append(accuracy(arm, population, model, cache))
             print(f"seed {seed}  {name}: {100 * found[name][-1]:.2f}%", flush=True)
-    told = {"seeds": sorted(folders), "accuracy": found, f"less {next(iter(ARMS))}, in points": differences(found)}
+    told = {"seeds": sorted(folders), "accuracy": found, **compared(found)}
     (options.out / "why.json").write_text(json.dumps(told, indent=2) + "\n")
     with styled():
         draw(found, options.out / "why.png")
-    print(json.dumps(told[f"less {next(iter(ARMS))}, in points"], indent=2))
+    print(json.dumps(compared(found), indent=2))
 
 
 if __name__ == "__main__":

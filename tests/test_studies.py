@@ -178,6 +178,7 @@ def test_selected_maps_are_measured_on_the_runs_of_the_recipe(digits, monkeypatc
     assert told["seeds"] == [1, 2]
     assert {name: len(values) for name, values in told["accuracy"].items()} == {"few": 2, "more": 2, "all": 2}
     assert told["less few, in points"] == selected.differences(told["accuracy"])
+    assert set(told["less all, in points"]) == {"few", "more"}
     assert (tmp_path / "why.png").stat().st_size > 1000
     assert capsys.readouterr().out.count("seed") == 6
 
