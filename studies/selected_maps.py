@@ -13,40 +13,32 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 
 from matplotlib.figure import Figure
-from scipy.special import stdtrit
+from metadata_frontier import Arm, gather, measure
 
 from coterie import Record, resume
-from coterie.data.maps import Maps
-from coterie.data.selection import SELECTIONS
-from coterie.methods import SplitMetadata
 from coterie.population import Population
+from coterie.results.verdicts import Differences
 from coterie.running.result import started
-from coterie.site import SERVER, ModelCache
+from coterie.site import ModelCache
 from coterie.style import colour, styled, write_figure
 
 ARMS: Mapping[str, tuple[str, int, int]] = {
-    "four maps, 100 epochs": ("kmeans", 4, 100),
-    "four maps, 500 epochs": ("kmeans", 4, 500),
-    "twenty maps, 100 epochs": ("kmeans", 20, 100),
-    "all maps, 100 epochs": ("full", 20, 100),
+    "four maps, 100 epochs": ("kmeans", 4, 400),
+    "four maps, 500 epochs": ("kmeans", 4, 2_000),
+    "twenty maps, 100 epochs": ("kmeans", 20, 1_600),
+    "all maps, 100 epochs": ("full", 20, 20_000),
 }
-"""Selection, how many of a class and client, epochs at the server."""
+"""Selection, how many of a class and client, steps at the server: with twenty clients of two classes these are the epochs of its name."""
 
 
 def accuracy(arm: tuple[str, int, int], population: Population, model: Record, cache: ModelCache) -> float:
     """Of the network that is composed of the clients' lower part and of what the server learns from their maps."""
-    selection, budget, epochs = arm
-    plain = SplitMetadata()
-    method = replace(plain, level="G3", selection=SELECTIONS.resolve(selection), budget=budget, server=plain.server.replace(epochs=epochs))
-    sent = [method.metadata(population.site(client, 1, cache), model) for client in range(population.clients)]
-    maps = Maps.join((each.group("activations"), each.tensors["labels"]) for each in sent)
-    server = population.site(SERVER, 1, cache)
-    return server.score(method.compose(server, model, maps)).metrics()["accuracy"]
+    selection, budget, steps = arm
+    chosen = Arm("G3", selection)
+    return measure(chosen, gather(chosen, population, model, cache, budget), population, model, cache, budget, steps).accuracy
 
 
 def differences(found: Mapping[str, Sequence[float]]) -> dict[str, str]:
@@ -58,9 +50,9 @@ def differences(found: Mapping[str, Sequence[float]]) -> dict[str, str]:
     first, *others = found
     shown = {}
     for name in others:
-        gaps = [100 * (value - base) for value, base in zip(found[name], found[first], strict=True)]
-        half = float(stdtrit(len(gaps) - 1, 1 - 0.05 / len(others) / 2)) * stdev(gaps) / math.sqrt(len(gaps))
-        shown[name] = f"{mean(gaps):+.1f} [{mean(gaps) - half:+.1f}, {mean(gaps) + half:+.1f}]"
+        gaps = Differences(tuple(100 * (value - base) for value, base in zip(found[name], found[first], strict=True)))
+        low, high = gaps.interval(1 - 0.05 / len(others)) or (math.nan, math.nan)
+        shown[name] = f"{gaps.middle:+.1f} [{low:+.1f}, {high:+.1f}]"
     return shown
 
 

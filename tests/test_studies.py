@@ -167,6 +167,7 @@ def test_rounds_that_runs_begin_with_cost_once(monkeypatch, tmp_path) -> None:
 
 def test_selected_maps_are_measured_on_the_runs_of_the_recipe(digits, monkeypatch, tmp_path, capsys) -> None:
     """Every arm on the last model of every FedAvg run that is there; numbers, intervals and a picture come out."""
+    study("metadata_frontier")  # which it measures by
     selected = study("selected_maps")
     plan, _ = digits
     for seed in (1, 2):
