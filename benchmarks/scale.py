@@ -1,9 +1,9 @@
 """How a run grows: with clients registered, with clients that keep something, with rounds, with the cohort and with the network.
 
-    python benchmarks/scale.py registered [--clients 1000,10000,100000]    100 a round; seconds a round, checkpoint, memory
-    python benchmarks/scale.py stateful [--clients 400] [--rounds 12]      200,000 floats each, all in memory against all spilled
-    python benchmarks/scale.py long --clients 10000 --rounds 1000          personal models: seconds, memory, files and disk over rounds
-    python benchmarks/scale.py model                                       seconds and bytes against cohort and network: a fitted cost model
+    python -m benchmarks.scale registered [--clients 1000,10000,100000]    100 a round; seconds a round, checkpoint, memory
+    python -m benchmarks.scale stateful [--clients 400] [--rounds 12]      200,000 floats each, all in memory against all spilled
+    python -m benchmarks.scale long --clients 10000 --rounds 1000          personal models: seconds, memory, files and disk over rounds
+    python -m benchmarks.scale model                                       seconds and bytes against cohort and network: a fitted cost model
 
 Data are random images of 8x8 pixels, four to a client: what is measured is the machinery. Each command prints one JSON object.
 """

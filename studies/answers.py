@@ -71,7 +71,8 @@ class Question(NamedTuple):
     panels: tuple[Panel, ...]
 
 
-IID, SHARDS, PERMUTED, TABLE_3 = "CIFAR-10 cnn1, IID", "MNIST, 100 clients", "permuted MNIST", "one architecture, parameters averaged"
+CNN1, IID, SHARDS, PERMUTED = "CIFAR-10 cnn1", "CIFAR-10 cnn1, IID", "MNIST, 100 clients", "permuted MNIST"
+TABLE_3 = "one architecture, parameters averaged"
 LAMBDA, BACK = "ours: does lambda matter in 4d?", "ours: what holds FCCL back?"
 QUESTIONS = (
     Question(
@@ -80,6 +81,13 @@ QUESTIONS = (
         Arm(IID, "fixed", "FML with weights of 0.5"),
         (Arm(IID, "beta = 0.9", "FML, beta = 0.9"), Arm(IID, "twice the rate", "FML, twice the rate"), Arm(IID, "FedAvg", "FedAvg")),
         (Panel("global", "last accuracy of the global model"), Panel("local", "last accuracy of the local models")),
+    ),
+    Question(
+        "fml-table1",
+        "Does FML need more rounds because half of the labels' weight is gone?",
+        Arm(CNN1, "FedAvg", "FedAvg"),
+        (Arm(CNN1, "FML", "FML"), Arm(CNN1, "FML, beta = 0.9", "FML, beta = 0.9"), Arm(CNN1, "FML, twice the rate", "FML, twice the rate")),
+        (Panel("rounds", "rounds"), Panel("best global", "best accuracy of the global model")),
     ),
     Question(
         "fedmmd-figure4d",

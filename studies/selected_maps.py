@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from matplotlib.figure import Figure
 from metadata_frontier import Arm, gather, measure
@@ -24,6 +27,9 @@ from coterie.results.verdicts import Differences
 from coterie.running.result import started
 from coterie.site import ModelCache
 from coterie.style import colour, styled, write_figure
+
+Measure: TypeAlias = Callable[[Population, Record, ModelCache], float]
+"""An arm: the accuracy that it has with some clients and the model that FedAvg has come to."""
 
 ARMS: Mapping[str, tuple[str, int, int]] = {
     "four maps, 100 epochs": ("kmeans", 4, 400),
@@ -61,26 +67,27 @@ def compared(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, str]]:
     return {f"less {name}, in points": differences({name: found[name], **found}) for name in (next(iter(found)), list(found)[-1])}
 
 
-def draw(found: Mapping[str, Sequence[float]], target: Path) -> None:
+def draw(found: Mapping[str, Sequence[float]], what: str, target: Path) -> None:
     """A column for each arm, a line for each seed."""
     figure = Figure(figsize=(4.6, 2.6), layout="constrained")
     panel = figure.subplots()
     for values in zip(*found.values(), strict=True):
         panel.plot([100 * value for value in values], "o-", color=colour(0), alpha=0.5, markersize=3, linewidth=0.8)
-    panel.set_xticks(range(len(found)), [name.replace(", ", ",\n") for name in found])
-    panel.set(ylabel="accuracy of the composed model, %", title="G3: a line for each seed", xlim=(-0.3, len(found) - 0.7))
+    labels = ["\n".join(line for part in name.replace(", ", ",\n").split("\n") for line in textwrap.wrap(part, 13)) for name in found]
+    panel.set_xticks(range(len(found)), labels)
+    panel.set(ylabel=f"accuracy of {what}, %", title="G3: a line for each seed", xlim=(-0.3, len(found) - 0.7))
     panel.grid(visible=False, axis="x")
     write_figure(figure, target)
 
 
-def main() -> None:
-    """Measure all arms on every seed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked(question: str, about: str | None, arms: Mapping[str, Measure], what: str) -> None:
+    """Measure all arms on FedAvg's last model of every seed; what is found goes to files that are called by the question."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path)
     options = parser.parse_args()
-    found: dict[str, list[float]] = {name: [] for name in ARMS}
+    found: dict[str, list[float]] = {name: [] for name in arms}
     folders = {started(folder).seed: folder for folder in options.runs.glob("fedavg-s*")}
     for seed, folder in sorted(folders.items()):
         population, model, cache = (
@@ -88,15 +95,15 @@ def main() -> None:
             resume(folder, data=options.data).state.group("model"),
             ModelCache(),
         )
-        for name, arm in ARMS.items():
-            found[name].append(accuracy(arm, population, model, cache))
+        for name, measured in arms.items():
+            found[name].append(measured(population, model, cache))
             print(f"seed {seed}  {name}: {100 * found[name][-1]:.2f}%", flush=True)
     told = {"seeds": sorted(folders), "accuracy": found, **compared(found)}
-    (options.out / "why.json").write_text(json.dumps(told, indent=2) + "\n")
+    (options.out / f"{question}.json").write_text(json.dumps(told, indent=2) + "\n")
     with styled():
-        draw(found, options.out / "why.png")
+        draw(found, what, options.out / f"{question}.png")
     print(json.dumps(compared(found), indent=2))
 
 
 if __name__ == "__main__":
-    main()
+    asked("why", __doc__, {name: partial(accuracy, arm) for name, arm in ARMS.items()}, "the composed model")

@@ -98,7 +98,7 @@ def test_a_stack_is_computed_on_the_device() -> None:
     wanted = Request(here.model(), here.fresh(), here.train, CrossEntropy(), here.training, 0, 1, {}, here.cache.device)
     together = fit_together([wanted, wanted])
     assert together is not None
-    assert {each.device.type for fitted in together for each in fitted.params.tensors.values()} == {"cpu"}
+    assert {each.device.type for finished in together for each in finished().params.tensors.values()} == {"cpu"}
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:x", "cuda:99", ""])

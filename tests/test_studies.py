@@ -6,6 +6,8 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.data.maps import Maps
 from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
 from coterie.record import Record
@@ -172,9 +175,9 @@ def test_selected_maps_are_measured_on_the_runs_of_the_recipe(digits, monkeypatc
     plan, _ = digits
     for seed in (1, 2):
         run(plan.replace(seed=seed, rounds=1, evaluation=plan.evaluation.model_copy(update={"every": 1})), tmp_path / f"fedavg-s{seed}-x")
-    monkeypatch.setattr(selected, "ARMS", {"few": ("kmeans", 1, 1), "more": ("kmeans", 3, 1), "all": ("full", 3, 1)})
+    arms = {"few": ("kmeans", 1, 1), "more": ("kmeans", 3, 1), "all": ("full", 3, 1)}
     monkeypatch.setattr(sys, "argv", ["selected_maps", str(tmp_path), str(tmp_path)])
-    selected.main()
+    selected.asked("why", None, {name: partial(selected.accuracy, arm) for name, arm in arms.items()}, "the composed model")
     told = json.loads((tmp_path / "why.json").read_text())
     assert told["seeds"] == [1, 2]
     assert {name: len(values) for name, values in told["accuracy"].items()} == {"few": 2, "more": 2, "all": 2}
@@ -182,6 +185,32 @@ def test_selected_maps_are_measured_on_the_runs_of_the_recipe(digits, monkeypatc
     assert set(told["less all, in points"]) == {"few", "more"}
     assert (tmp_path / "why.png").stat().st_size > 1000
     assert capsys.readouterr().out.count("seed") == 6
+
+
+def test_what_is_behind_in_fedavg_is_measured_piece_by_piece(digits) -> None:
+    """The last normalisation alone moves no weight, the head alone nothing else, and both are split training with all maps."""
+    study("metadata_frontier")
+    study("selected_maps")
+    behind = study("all_maps_and_fedavg")
+    plan, _ = digits
+    population, cache = plan.population(), ModelCache()
+    server = population.site(SERVER, 1, cache)
+    model = server.fresh()
+    assert behind.plain(population, model, cache) == server.score(model).metrics()["accuracy"]
+    sent = behind.gather(behind.ALL, population, model, cache, budget=1)
+    maps = Maps.join((each.group("activations"), each.tensors["labels"]) for each in sent)
+    assert len(maps) == sum(len(population.site(client, 1, cache).train) for client in range(population.clients))
+    changed = {}
+    for name, method in behind.COMPOSED.items():
+        after = replace(method, server=replace(method.server, epochs=1)).compose(server, model, maps).tensors
+        changed[name] = {each for each, value in model.tensors.items() if not torch.allclose(value, after[each], rtol=0, atol=1e-20)}
+    normalisation, head, both = changed.values()
+    assert normalisation
+    assert all(
+        each.startswith("pool.") and each.split(".")[-1] in ("running_mean", "running_var", "num_batches_tracked") for each in normalisation
+    )
+    assert head == {"head.weight", "head.bias"}
+    assert both > normalisation | head
 
 
 def test_a_pilot_runs_two_cells_on_other_seeds(monkeypatch, capsys, tmp_path) -> None:

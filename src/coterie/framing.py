@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADER", "FrameError", "Letter", "Room", "ends", "letter", "receive", "send"]
+__all__ = ["HEADER", "LARGEST", "UNHELD", "FrameError", "Letter", "Room", "ends", "letter", "receive", "send"]
 
 LENGTHS = struct.Struct("<QQ")
 HEADER = 64 * 2**20
@@ -61,7 +61,7 @@ class FrameError(ValueError):
     """The other end sends something that is no frame."""
 
 
-def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes | bytearray = b"") -> None:
+def send(end: socket.socket, header: dict[str, Any] | bytes, body: bytes | bytearray | memoryview = b"") -> None:
     """Send a frame; its header may be JSON already.
 
     >>> ours, theirs = socket.socketpair()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie import durable
 from coterie.errors import nearest
-from coterie.wire import CODES, NONE, Copy, Limits, RecordError, pack, unpack
+from coterie.wire import CODES, NONE, Buffer, Copy, Limits, RecordError, pack, unpack
 
 __all__ = ["EMPTY", "NO_LIMITS", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
 
@@ -269,7 +269,7 @@ EMPTY = Record()
 """The record of nothing."""
 
 
-def encode(record: Record, take: Callable[[int], bytearray] = bytearray) -> bytearray:
+def encode(record: Record, take: Callable[[int], Buffer] = bytearray) -> Buffer:
     """The bytes that travel: safetensors, with the scalars as JSON in its header; `take` gives the memory for so many."""
     pieces = pack(record.tensors, {"scalars": _scalars(record)})
     data, at = take(sum(map(len, pieces))), 0
@@ -280,10 +280,10 @@ def encode(record: Record, take: Callable[[int], bytearray] = bytearray) -> byte
     return data
 
 
-def decode(data: bytes | bytearray, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:
+def decode(data: Buffer, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:
     """The record that `encode` made these bytes from; whatever else they are is a `RecordError`.
 
-    A bytearray is handed over: unless `copy` says otherwise, a tensor that is most of it stays where it is.
+    What is not bytes is handed over: unless `copy` says otherwise, a tensor that is most of it stays where it is.
 
     >>> decode(b"not a record")
     Traceback (most recent call last):
@@ -291,7 +291,7 @@ def decode(data: bytes | bytearray, limits: Limits = LIMITS, *, copy: Copy | Non
     coterie.wire.RecordError: these bytes are not a record: its header has 7309940746704154478 bytes, the whole has 12
     """
     try:
-        return _assemble(*unpack(data, limits, copy=copy or ("small" if isinstance(data, bytearray) else "all")), limits)
+        return _assemble(*unpack(data, limits, copy=copy or ("all" if isinstance(data, bytes) else "small")), limits)
     except RecordError as error:
         raise RecordError(f"these bytes are not a record: {error}") from None
 

@@ -23,9 +23,11 @@ from torch import Tensor
 
 from coterie.errors import CoterieError
 
-__all__ = ["DTYPES", "Limits", "RecordError", "pack", "unpack"]
+__all__ = ["DTYPES", "Buffer", "Limits", "RecordError", "pack", "unpack"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Form: TypeAlias = tuple[str, torch.dtype, torch.Size]
+"""A tensor's name, dtype and shape."""
 Copy: TypeAlias = Literal["all", "small", "none"]
 """Which tensors get bytes of their own: with "small", those of at most half of all bytes, so that whoever keeps one tensor never keeps more
 than twice as much alive."""
@@ -52,7 +54,9 @@ SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)
 
 
 REMEMBERED = 64 * 2**10
-"""Bytes of a header, at most, whose meaning is remembered."""
+"""Bytes of a header, at most, that is remembered, or whose meaning is."""
+FEW = 500
+"""Tensors, at most, of a record whose header is remembered."""
 
 
 class RecordError(CoterieError):
@@ -87,19 +91,29 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, seal: bo
     >>> unpack(b"".join(pieces))[0]["x"]
     tensor([1., 1.])
     """
-    order = sorted(tensors, key=lambda name: (RANK[tensors[name].dtype], name))
-    bodies = [_bytes_of(tensors[name]) for name in order]
-    header: dict[str, Any] = {"__metadata__": {**({"sha256": "0" * 64} if seal else {}), **metadata}}
-    end = 0
-    for name, body in zip(order, bodies, strict=True):
-        begin, end = end, end + len(body)
-        header[name] = {"dtype": CODES[tensors[name].dtype], "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    head = bytearray(len(text).to_bytes(8, "little") + text)
+    forms = tuple((name, value.dtype, value.shape) for name, value in tensors.items())
+    known = len(forms) <= FEW and sum(map(len, metadata.values())) <= REMEMBERED
+    order, opening = (_known_head if known else _head)(forms, tuple(metadata.items()), seal)
+    head, bodies = bytearray(opening), [_bytes_of(tensors[name]) for name in order]
     if seal:
         head[SEAL] = _checksum([head, *bodies])
     return [head, *bodies]
+
+
+def _head(forms: tuple[Form, ...], metadata: tuple[tuple[str, str], ...], seal: bool) -> tuple[tuple[str, ...], bytes]:
+    """The names of some tensors in the order of their data, and all that comes before those."""
+    header: dict[str, Any] = {"__metadata__": {**({"sha256": "0" * 64} if seal else {}), **dict(metadata)}}
+    order, end = sorted(forms, key=lambda form: (RANK[form[1]], form[0])), 0
+    for name, dtype, shape in order:
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return tuple(name for name, _, _ in order), len(text).to_bytes(8, "little") + text
+
+
+_known_head = functools.lru_cache(64)(_head)
+"""Clients answer in the same form, round after round."""
 
 
 def unpack(data: Buffer, limits: Limits = NONE, *, copy: Copy = "all") -> tuple[dict[str, Tensor], dict[str, str]]:

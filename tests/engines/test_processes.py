@@ -47,6 +47,31 @@ def test_the_same_bits_on_every_engine(tmp_path, method, model) -> None:
         assert all(result.summary[key] == results["inline"].summary[key] for result in results.values())
 
 
+class Overwrites(FedAvg):
+    """Its clients write into the message that they have read, as tensors or behind torch's back."""
+
+    name: ClassVar[str] = ""
+
+    @task
+    def train(self, site, memory, message):
+        answer = super().train(site, memory, message)
+        for value in message.group("model").tensors.values():
+            if site.id % 2:
+                value.fill_(7.0)
+            else:
+                value.numpy()[...] = np.nan
+        return answer
+
+
+@pytest.mark.parametrize("stack", [None, 3])
+@pytest.mark.parametrize("engine", [Inline(), Processes(1)])
+def test_what_a_client_writes_into_its_message_the_next_does_not_read(engine, stack, tmp_path) -> None:
+    plan = small_experiment(FedAvg(), rounds=2).replace(cohort=1.0)
+    plan = plan.replace(training=plan.training.replace(stack=stack))
+    expected = run(plan, tmp_path / "calm", engine=Inline())
+    assert run(plan.replace(method=Overwrites()), tmp_path / "run", engine=engine).state == expected.state
+
+
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(tmp_path) -> None:
     plan = small_experiment(Local(), rounds=4).replace(cohort=1.0)
     plan = plan.replace(training=plan.training.replace(epochs=30, batch=4))

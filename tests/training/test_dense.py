@@ -147,8 +147,10 @@ def test_a_stack_descends_as_each_client_would_by_itself(widths, inputs, classes
         stack = Span(layers_of(net), start, clients, sum(sizes), lr=0.3, decay=decay)
     else:
         stack = Dense(layers_of(net), {name: value.repeat(clients, *(1,) * value.dim()) for name, value in start.items()}, 0.3, decay)
-    losses = torch.stack([stack.step(x, y) for x, y in steps])
-    for client, found in enumerate(stack.trained()):
+    x, y = (torch.cat(each, 1) for each in zip(*steps, strict=True))
+    losses = torch.stack(stack.steps(x, y, sizes))
+    for client in range(clients):
+        found = stack.trained(client)
         net.load_state_dict(start)
         own, expected = descended(net, 0.3, decay, [(x[client], y[client]) for x, y in steps])
         assert losses[:, client].tolist() == pytest.approx(own, abs=1e-9)

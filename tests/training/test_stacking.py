@@ -20,7 +20,8 @@ from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
-from coterie.training.dense import layers_of
+from coterie.training import stacking
+from coterie.training.dense import Dense, Span, layers_of
 from coterie.training.objectives import CrossEntropy, Proximal
 from coterie.training.optimisers import Adam, Sgd
 from coterie.training.settings import Training
@@ -132,7 +133,8 @@ def test_a_stack_is_part_of_what_decides_a_result() -> None:
     assert plain.digest() != together.digest()
 
 
-def requests(count=3, training=None, objective=None, dropout=0.0):
+def requests(count=3, training=None, objective=None, dropout=0.0, alike=False):
+    """Trainings of some clients, who may all begin with the same weights."""
     population = small_experiment(FedAvg(), model=MLP(hidden=(8,), dropout=dropout)).population()
     cache = ModelCache()
     sites = [population.site(client, 1, cache) for client in range(count)]
@@ -140,15 +142,25 @@ def requests(count=3, training=None, objective=None, dropout=0.0):
     data = [site.train.only(torch.arange(least)) for site in sites]
     trained = training or Training(epochs=2, batch=7, optimiser=Sgd(lr=0.1, weight_decay=0.01))
     goal = objective or CrossEntropy()
-    return [Request(s.model(), s.fresh(), d, goal, trained, s.id, 1, {}) for s, d in zip(sites, data, strict=True)]
+    starts = [(sites[0] if alike else site).fresh() for site in sites]
+    return [Request(s.model(), start, d, goal, trained, s.id, 1, {}) for s, start, d in zip(sites, starts, data, strict=True)]
+
+
+@pytest.fixture(params=[Dense, Span])
+def alike(request, monkeypatch):
+    """Trainings from the same weights, in the one way and in the other."""
+    monkeypatch.setattr("coterie.training.stacking.SPAN", SPAN if request.param is Span else 0)
+    wanted = requests(alike=True)
+    assert type(stacking._Stack(wanted)._way) is request.param
+    return wanted
 
 
 def test_steps_samples_and_losses_are_those_of_each() -> None:
     wanted = requests(objective=CrossEntropy() + 0.5 * CrossEntropy())
     together = fit_together(wanted)
     assert together is not None
-    for each, found in zip(wanted, together, strict=True):
-        alone = each.fit()
+    for each, finished in zip(wanted, together, strict=True):
+        found, alone = finished(), each.fit()
         assert (found.steps, found.samples, found.lr, found.optimiser) == (alone.steps, alone.samples, alone.lr, EMPTY)
         assert found.loss == pytest.approx(alone.loss, abs=CLOSE)
         assert found.parts == pytest.approx(alone.parts, abs=CLOSE)
@@ -156,13 +168,19 @@ def test_steps_samples_and_losses_are_those_of_each() -> None:
         assert not any(value.is_inference() for value in found.params.tensors.values())  # else nothing could be derived from it
 
 
-@pytest.mark.parametrize("span", [0, SPAN])
-def test_the_step_that_is_written_out_is_the_one_that_is_derived(span, monkeypatch) -> None:
-    wanted = requests()
-    monkeypatch.setattr("coterie.training.stacking.SPAN", span)
-    written = fit_together(wanted)
+def test_what_a_task_does_to_its_message_or_its_weights_is_nothing_to_the_others_of_its_stack(alike) -> None:
+    expected = [finished().params for finished in fit_together(alike)]
+    first, *others = fit_together(alike)
+    for edited in (first().params, *(each.start for each in alike)):
+        for value in edited.tensors.values():
+            value.fill_(7.0)
+    assert [finished().params for finished in (first, *others)] == expected
+
+
+def test_the_step_that_is_written_out_is_the_one_that_is_derived(alike, monkeypatch) -> None:
+    written = [finished() for finished in fit_together(alike)]
     monkeypatch.setattr("coterie.training.stacking.layers_of", lambda model: None)
-    for ours, derived in zip(written, fit_together(wanted), strict=True):
+    for ours, derived in zip(written, [finished() for finished in fit_together(alike)], strict=True):
         assert ours.loss == pytest.approx(derived.loss, abs=CLOSE)
         for name, value in derived.params.tensors.items():
             assert (value - ours.params.tensors[name]).abs().max() < CLOSE
@@ -196,7 +214,7 @@ def test_steps_in_place_of_epochs_are_counted() -> None:
     wanted = requests(training=Training(steps=5, batch=7))
     together = fit_together(wanted)
     assert together is not None
-    assert [each.steps for each in together] == [5, 5, 5]
+    assert [finished().steps for finished in together] == [5, 5, 5]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Examples:
     def batch(self, chosen: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Images and labels of some of these examples, by position; shifted and mirrored at random if asked."""
         rows = self._rows[chosen]
-        x, y = self._x[self._device.put(rows)], self._device.put(self._y[rows])
+        x, y = self._x.index_select(0, self._device.put(rows)), self._device.put(self._y[rows])
         if augment is not None:
             x = crop_and_flip(x, augment)
         if self._permutation is not None:

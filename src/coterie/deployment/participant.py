@@ -39,6 +39,7 @@ from coterie.record import Limits, decode
 from coterie.running.experiment import Experiment
 from coterie.running.files import toml_value
 from coterie.running.traffic import kinds_of
+from coterie.wire import Buffer
 
 __all__ = ["Consent", "Participant"]
 
@@ -287,7 +288,7 @@ def _as_here(experiment: Experiment, population: Population, client: int) -> Exp
     return experiment if set(experiment.model) == {own} else experiment.replace(model=(own,), models_by="turn")
 
 
-def _kinds(reply: bytes | bytearray) -> dict[str, int]:
+def _kinds(reply: Buffer) -> dict[str, int]:
     """Kinds of content in one of its own replies, and their bytes."""
     return kinds_of(decode(reply, Limits(bytes=2**40, header=2**30, entries=2**30)))
 

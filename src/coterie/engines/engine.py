@@ -18,6 +18,7 @@ from coterie.errors import RunError, place_of
 from coterie.method import Method
 from coterie.population import Population
 from coterie.site import Observation, Visit, Work
+from coterie.wire import Buffer
 
 __all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "RunContext", "TaskError", "brief", "cores"]
 
@@ -108,8 +109,8 @@ class Outcome:
     """What came of a job."""
 
     client: int
-    reply: bytes | bytearray = b""
-    """The encoded reply; a bytearray is the receiver's, and is read without a copy."""
+    reply: Buffer = b""
+    """The encoded reply; what is not bytes is the receiver's, and is read without a copy."""
     kept: str | None = None
     """The version of the memory it left; None where it keeps nothing."""
     observations: list[Observation] = field(default_factory=list)

@@ -37,7 +37,7 @@ class Inline(Engine):
         memories = Memories(context.folder, context.memory_budget)
         self._performer = self.performer(context.method, context.population, memories)
         self._stops = _Stops()
-        self._before = [Generators().restore, self._stops.forget]
+        self._before = [Generators().restore, self._stops.forget, self._performer.close]
 
     def deliver(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         for job in jobs:

@@ -1,6 +1,7 @@
 """The default engine: resident workers, one torch thread each, on all cores of this machine.
 
-Workers map the pool and the messages from files and answer over sockets with JSON and safetensors; no tensor is pickled.
+Workers map the pool and the messages from files and answer with JSON over sockets and safetensors in memory that the parent sees too; no
+tensor is pickled.
 A client goes to the worker that served it before where that costs no waiting (its memory is warm there), the longest jobs go
 first, and whoever is idle takes what is left.
 
@@ -27,6 +28,7 @@ from typing import ClassVar
 
 from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
+from coterie.engines.places import Places, share
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
 from coterie.framing import Room, ends, receive, send
@@ -64,6 +66,7 @@ class Worker:
 
     process: BaseProcess
     end: socket.socket
+    places: Places | None
     doing: dict[int, Job] = field(default_factory=dict)
     """Jobs sent and not answered, by ticket, oldest first."""
     ready: bool = False
@@ -195,6 +198,8 @@ class Processes(Engine):
 
     def _read(self, worker: Worker, delivery: _Delivery) -> None:
         ticket, job = next(iter(worker.doing.items()), (-1, None))
+        if worker.places is not None:
+            worker.places.sweep()
         fields, reply = receive(worker.end, job.limit + FRAMING if job else 0, self._room)
         if "unfit" in fields and not worker.ready:
             raise RunError(f"a worker cannot begin: {fields['unfit']}")
@@ -204,7 +209,8 @@ class Processes(Engine):
         elif job is None or fields["ticket"] != ticket:
             raise ValueError("an answer that nobody asked for")
         else:
-            delivery.done[ticket] = outcome_of(job, fields, reply)  # of a delivery that was given up, nobody will ask for it
+            found = reply if worker.places is None or fields["place"] is None else worker.places.find(fields["place"], fields["length"])
+            delivery.done[ticket] = outcome_of(job, fields, found)  # of a delivery that was given up, nobody will ask for it
             del worker.doing[ticket]
             if fields["last"]:
                 self._hire(worker, delivery)
@@ -247,13 +253,13 @@ class Processes(Engine):
 
     def _start_worker(self, number: int) -> Worker:
         ours, theirs = ends()
-        context = self._context
+        places, context = share(ours), self._context
         place = (context.folder, context.memory_budget, context.device, number)
         arguments = (theirs, context.method, context.population.plan, *place)
         process = self._starting.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        return Worker(process, ours)
+        return Worker(process, ours, places)
 
 
 @dataclass

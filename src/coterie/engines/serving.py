@@ -21,6 +21,7 @@ import torch
 
 from coterie.devices import find
 from coterie.engines.engine import Job, Outcome, TaskError, brief
+from coterie.engines.places import shared
 from coterie.engines.surroundings import Surroundings
 from coterie.engines.worker import Memories, Performer
 from coterie.framing import HEADER, FrameError, receive, send
@@ -28,6 +29,7 @@ from coterie.method import Method
 from coterie.population import Plan, Population
 from coterie.site import Observation, Visit, Work
 from coterie.training.score import Scores
+from coterie.wire import Buffer
 
 __all__ = ["answer_of", "fields_of", "job_of", "outcome_of", "serve"]
 
@@ -45,7 +47,8 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
     with suppress(OSError, EOFError, FrameError):  # the parent is gone, or not itself any more
         try:
             population = Population.open(plan, folder / "live" / "arrays", find(device, number))
-            performer = Performer(method, population, Memories(folder, budget), Surroundings())
+            places = shared(end)
+            performer = Performer(method, population, Memories(folder, budget), Surroundings(), places)
         except Exception as error:
             send(end, {"unfit": f"{type(error).__name__}: {error}"})
             return
@@ -53,7 +56,9 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
         while not performer.spoilt:
             ticket, job = job_of(receive(end, limit=0)[0])
             outcome = performer.perform(job)
-            send(end, answer_of(job, outcome, ticket=ticket, last=performer.spoilt), outcome.reply)
+            place = places.name(outcome.reply) if places else None
+            about = {"ticket": ticket, "last": performer.spoilt, "place": place, "length": len(outcome.reply)}
+            send(end, answer_of(job, outcome, **about), outcome.reply if place is None else b"")
 
 
 def _end_with_parent() -> None:
@@ -129,7 +134,7 @@ def _trace(error: TaskError) -> str:
         return ""
 
 
-def outcome_of(job: Job, fields: dict[str, Any], reply: bytes | bytearray) -> Outcome:
+def outcome_of(job: Job, fields: dict[str, Any], reply: Buffer) -> Outcome:
     """What a worker said came of a job; whatever cannot be made sense of raises.
 
     >>> job = Job(2, "train", 1, "message")

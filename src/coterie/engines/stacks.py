@@ -7,6 +7,7 @@ cannot be stacked is trained at once, and no task is run again for it.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,21 +35,21 @@ class _Done:
     """The trainings of one task that are done: those that it wants beyond them are put aside."""
 
     def __init__(self) -> None:
-        self.fitted = list[Fitted | None]()
-        """None for one that the task is to do by itself."""
+        self.fitted = list[Callable[[], Fitted] | None]()
+        """In the order in which it wants them; None for one that it is to do by itself."""
 
     def trainer(self) -> Trainer:
         """For one more run of the task."""
-        known = iter(self.fitted)
+        turns = itertools.count()
 
         def train(request: Request) -> Fitted:
-            if reason(request) is not None:  # nothing to wait for
-                return request.fit()
-            try:
-                found = next(known)
-            except StopIteration:
-                raise PutAside(request) from None
-            return request.fit() if found is None else found
+            turn = next(turns)
+            if turn == len(self.fitted):
+                if reason(request) is None:
+                    raise PutAside(request)
+                self.fitted.append(None)  # nothing to wait for
+            found = self.fitted[turn]
+            return request.fit() if found is None else found()
 
         return train
 
@@ -102,7 +103,7 @@ def _key(job: Job) -> tuple[str, str, int]:
     return job.message, job.task, job.client
 
 
-def _fitted(requests: list[Request]) -> list[Fitted | None]:
+def _fitted(requests: list[Request]) -> list[Callable[[], Fitted] | None]:
     """Of each; what fails for all may be one client's fault, and is found when each is done by itself."""
     try:
         together = fit_together(requests) if requests else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import mmap
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
+from coterie.engines.places import Places
 from coterie.engines.stacks import PutAside, Stacks, Trainer
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
@@ -114,34 +116,44 @@ class Memories:
             self._bytes -= oldest.payload_bytes
 
 
-class Messages:
-    """The message that clients here were last sent: it is read once, however many are sent the same.
+FORGETS = sys.platform == "linux"
+"""Whether a private mapping can be told to forget what was written into it."""
 
-    Every task gets it whole: its bytes are laid down again before each, and one that a task has edited is not used again.
+
+class Messages:
+    """The message that clients here were last sent: it is mapped once, however many are sent the same.
+
+    Every task gets it whole: what one has written into it is thrown away before the next, and one that a task has edited as a tensor is not
+    used again.
     """
 
     def __init__(self) -> None:
-        self._path, self._whole, self._buffer, self._record = "", b"", bytearray(), EMPTY
+        self._path, self._record = "", EMPTY
+        self._mapped: mmap.mmap | None = None
 
     def get(self, path: str) -> Record:
         """The message in a file."""
-        if path == self._path and not any(each._version for each in self._record.tensors.values()):
-            memoryview(self._buffer)[:] = self._whole
+        same = FORGETS and path == self._path and not any(each._version for each in self._record.tensors.values())
+        if same and self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
         else:
-            self._path, self._whole = path, Path(path).read_bytes()
-            self._buffer = bytearray(self._whole)
-            self._record = decode(self._buffer, NO_LIMITS, copy="none")
+            with Path(path).open("rb") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._path, self._record = path, decode(memoryview(self._mapped), NO_LIMITS, copy="none")
         return self._record
 
 
 class Performer:
     """Performs jobs where the client is: in this process, whichever that is."""
 
-    def __init__(self, method: Method, population: Population, memories: Memories, before: Surroundings | None = None) -> None:
+    def __init__(
+        self, method: Method, population: Population, memories: Memories, before: Surroundings | None = None, room: Places | None = None
+    ) -> None:
         self._method = method
         self._before = before
         """What this process is put back to after every job, where it does nothing else; else it is looked at before each."""
-        self._room = Room()
+        self._room = room or Room()
+        """Where replies are laid down."""
         self._population = population
         self._memories = memories
         self._messages = Messages()
@@ -158,6 +170,10 @@ class Performer:
         outcome = self._attempt(job, Request.fit)
         assert isinstance(outcome, Outcome)
         return outcome
+
+    def close(self) -> None:
+        """Let go of the file that the last message is mapped from."""
+        self._messages = Messages()
 
     def _attempt(self, job: Job, trainer: Trainer) -> Outcome | Request:
         """Perform a job to its end, or to a training that is to be done together with others."""

@@ -230,17 +230,25 @@ def _bad_count(reply: Record, rules: Admission, held: int | None) -> str | None:
 def _bad_values(reply: Record, expected: Expected, rules: Admission) -> str | None:
     """What is not finite, or so large or so far from what it is compared with that it would spoil what it is averaged with."""
     found = reply.tensors
-    distance = math.sqrt(sum(_distance(found[name], value) ** 2 for name, value in expected.fixed.items()))
-    near = distance <= LARGEST  # then all that was compared is finite, and need not be looked at again
+    length = math.sqrt(sum(_norm(found[name]) ** 2 for name in expected.fixed))
+    small = length <= LARGEST  # then all that it is made of is finite, and need not be looked at again
     for name, value in found.items():
-        if not (near and name in expected.fixed) and (bad := _bad_tensor(name, value)):
+        if not (small and name in expected.fixed) and (bad := _bad_tensor(name, value)):
             return bad
-    if expected.norm and distance > rules.max_ratio * expected.norm:
+    return _too_far(found, length, expected, rules)
+
+
+def _too_far(found: Mapping[str, Tensor], length: float, expected: Expected, rules: Admission) -> str | None:
+    """How far from what it is compared with a reply is that is too far; its L2 norm, which mostly tells, is known."""
+    by_ratio = rules.max_ratio * expected.norm if expected.norm else math.inf
+    by_norm = math.inf if rules.max_norm is None else rules.max_norm
+    if length + expected.norm <= min(by_ratio, by_norm):  # no distance is more than that sum
+        return None
+    distance = math.sqrt(sum(_distance(found[name], value) ** 2 for name, value in expected.fixed.items()))
+    if distance > by_ratio:
         bound = f"{rules.max_ratio:.6g} times the norm {expected.norm:.6g} of what it is compared with (admission.max_ratio)"
         return f"its distance {distance:.6g} is over {bound}"
-    if rules.max_norm is not None and distance > rules.max_norm:
-        return f"its distance {distance:.6g} is over the bound {rules.max_norm:.6g} (admission.max_norm)"
-    return None
+    return f"its distance {distance:.6g} is over the bound {rules.max_norm:.6g} (admission.max_norm)" if distance > by_norm else None
 
 
 def _bad_tensor(name: str, value: Tensor) -> str | None:

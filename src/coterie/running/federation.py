@@ -25,6 +25,7 @@ from coterie.running.admission import Admission, Expected, QuorumError, fault_of
 from coterie.running.stacks import in_stacks
 from coterie.running.traffic import Traffic
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
+from coterie.wire import Buffer
 
 __all__ = ["Coordinator"]
 
@@ -316,7 +317,7 @@ class _Delivery:
     work: tuple[list[list[Work]], list[list[Work]]] = field(default_factory=lambda: ([], []))
     """Of those who were asked, and of guests."""
 
-    def read(self, job: Job, data: bytes | bytearray, held: int) -> tuple[Record, str | None]:
+    def read(self, job: Job, data: Buffer, held: int) -> tuple[Record, str | None]:
         """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
         expected = self.expected[job.client]
         try:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["KINDS", "Backward", "Dense", "Span", "apart", "layers_of"]
+__all__ = ["KINDS", "Backward", "Dense", "Span", "layers_of", "one_of"]
 
 AT = torch.ops.aten
 KINDS = ("weight", "bias")
@@ -100,7 +100,8 @@ class Dense:
 
     >>> weights = {"0.weight": torch.zeros(2, 3, 4), "0.bias": torch.zeros(2, 3)}  # two clients
     >>> net = Dense(["0"], weights, lr=0.1)
-    >>> [round(float(loss), 4) for loss in net.step(torch.ones(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64))]  # log 3
+    >>> [loss] = net.steps(torch.ones(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64), [5])
+    >>> [round(float(each), 4) for each in loss]  # log 3
     [1.0986, 1.0986]
     >>> bool(weights["0.bias"][0, 0] > 0)
     True
@@ -110,23 +111,23 @@ class Dense:
         self._layers = [_Stacked(tensors[f"{name}.weight"], tensors[f"{name}.bias"], lr, decay) for name in layers]
         self._tensors = tensors
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        """One step on a batch of each client (clients x batch x ...): the mean loss of each before it."""
-        return _step(self._layers, x, y)
+    def steps(self, x: Tensor, y: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Steps on batches that follow each other (clients x samples x ...): the mean losses of each client before every step."""
+        batches = zip(torch.split(x.flatten(2), sizes, 1), torch.split(y, sizes, 1), strict=True)
+        return [_step(self._layers, given, labels) for given, labels in batches]
 
-    def trained(self) -> list[dict[str, Tensor]]:
-        """What each client's network has become, by name."""
-        return apart(self._tensors)
+    def trained(self, at: int) -> dict[str, Tensor]:
+        """What a client's network has become, by name."""
+        return one_of(self._tensors, at)
 
 
-def apart(stacked: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Of stacked tensors, each client's for itself: nobody who keeps one keeps the whole stack.
+def one_of(stacked: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
+    """Of stacked tensors one client's, for itself: nobody who keeps it keeps the whole stack.
 
-    >>> apart({"w": torch.tensor([1.0, 2.0])})
-    [{'w': tensor(1.)}, {'w': tensor(2.)}]
+    >>> one_of({"w": torch.tensor([1.0, 2.0])}, 1)
+    {'w': tensor(2.)}
     """
-    clients = len(next(iter(stacked.values())))
-    return [{name: value[at].clone() for name, value in stacked.items()} for at in range(clients)]
+    return {name: value[at].clone() for name, value in stacked.items()}
 
 
 class Span:
@@ -134,29 +135,31 @@ class Span:
 
     >>> start = {"0.weight": torch.zeros(3, 4), "0.bias": torch.zeros(3)}
     >>> nets = Span(["0"], start, clients=2, samples=5, lr=0.1)
-    >>> [round(float(loss), 4) for loss in nets.step(torch.ones(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64))]
+    >>> [loss] = nets.steps(torch.ones(2, 5, 4), torch.zeros(2, 5, dtype=torch.int64), [5])
+    >>> [round(float(each), 4) for each in loss]
     [1.0986, 1.0986]
-    >>> [bool(net["0.bias"][0] > 0) for net in nets.trained()]
+    >>> [bool(nets.trained(at)["0.bias"][0] > 0) for at in range(2)]
     [True, True]
     """
 
     def __init__(
         self, layers: Sequence[str], start: Mapping[str, Tensor], clients: int, samples: int, lr: float, decay: float = 1.0
     ) -> None:
-        made = [_Spanned(start[f"{name}.weight"], start[f"{name}.bias"], clients, samples, lr, decay) for name in layers]
-        self._layers = dict(zip(layers, made, strict=True))
+        lowest, *above = ((start[f"{name}.weight"], start[f"{name}.bias"]) for name in layers)
+        self._lowest = _Lowest(*lowest, clients, samples, lr, decay)
+        self._names, self._layers = layers, [self._lowest, *(_shorter(*each, clients, samples, lr, decay) for each in above)]
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        """One step on a batch of each client (clients x batch x ...): the mean loss of each before it."""
-        return _step(list(self._layers.values()), x, y)
+    def steps(self, x: Tensor, y: Tensor, sizes: list[int]) -> list[Tensor]:
+        """All steps, on batches that follow each other (clients x samples x ...): the mean losses of each client before every step."""
+        given = x.flatten(2)
+        self._lowest.look_ahead(given)
+        batches = zip(torch.split(given, sizes, 1), torch.split(y, sizes, 1), strict=True)
+        return [_step(self._layers, each, labels) for each, labels in batches]
 
-    def trained(self) -> list[dict[str, Tensor]]:
-        """What each client's network has become, by name."""
-        layers = [zip(*each.trained(), strict=True) for each in self._layers.values()]
-        return [
-            {f"{name}.{kind}": of for name, both in zip(self._layers, net, strict=True) for kind, of in zip(KINDS, both, strict=True)}
-            for net in zip(*layers, strict=True)
-        ]
+    def trained(self, at: int) -> dict[str, Tensor]:
+        """What a client's network has become, by name."""
+        both = zip(self._names, (each.trained(at) for each in self._layers), strict=True)
+        return {f"{name}.{kind}": value for name, values in both for kind, value in zip(KINDS, values, strict=True)}
 
 
 class _Layer(Protocol):
@@ -168,10 +171,13 @@ class _Layer(Protocol):
     def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
         """Descend by the gradient of the outputs; what that of the inputs was before, which of the lowest layer nobody asks for."""
 
+    def trained(self, at: int) -> tuple[Tensor, Tensor]:
+        """A client's weight and bias, for itself."""
+
 
 def _step(layers: Sequence[_Layer], x: Tensor, y: Tensor) -> Tensor:
-    clients, batch = y.shape
-    inputs = [x.reshape(clients, batch, -1)]
+    """One step on a batch of each client (clients x batch x inputs): the mean loss of each before it."""
+    batch, inputs = y.shape[1], [x]
     for layer in layers[:-1]:
         inputs.append(layer.forward(inputs[-1]).clamp_(min=0))
     scores = F.log_softmax(layers[-1].forward(inputs[-1]), -1)
@@ -181,7 +187,7 @@ def _step(layers: Sequence[_Layer], x: Tensor, y: Tensor) -> Tensor:
     for layer, given in zip(reversed(layers), reversed(inputs), strict=True):
         back = layer.back(back, given, lowest=given is inputs[0])
         if given is not inputs[0]:
-            back.mul_(given > 0)
+            back = AT.threshold_backward.default(back, given, 0)
     return losses
 
 
@@ -200,6 +206,16 @@ class _Stacked:
         self._bias.mul_(self._decay).sub_(back.sum(1), alpha=self._lr)
         return below
 
+    def trained(self, at: int) -> tuple[Tensor, Tensor]:
+        return self._weight[at].clone(), self._bias[at].clone()
+
+
+def _shorter(weight: Tensor, bias: Tensor, clients: int, samples: int, lr: float, decay: float) -> _Layer:
+    """A layer in the span of its samples, or, where that has more numbers than its weight, with a weight for each client."""
+    if samples * sum(weight.shape) < weight.numel():
+        return _Spanned(weight, bias, clients, samples, lr, decay)
+    return _Stacked(weight.repeat(clients, 1, 1), bias.repeat(clients, 1), lr, decay)
+
 
 class _Spanned:
     """One weight for all, and what each client adds to it: -lr times the sum of `backs` (outer) `inputs` over the samples it has seen."""
@@ -216,13 +232,18 @@ class _Spanned:
 
     def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
         below = back if lowest else self._of_change(self._of_start(back, self._weight), back, self._backs, self._inputs)
+        self._inputs[:, self._seen : self._seen + back.shape[1]] = given
+        self._descend(back)
+        return below
+
+    def _descend(self, back: Tensor) -> None:
+        """Add what the last batch adds, of which the inputs are known."""
         seen = slice(self._seen, self._seen + back.shape[1])
         if self._decay != 1:
             self._backs[:, : self._seen] *= self._decay
-        self._inputs[:, seen], self._backs[:, seen] = given, back
+        self._backs[:, seen] = back
         self._bias.mul_(self._decay).sub_(back.sum(1), alpha=self._lr)
         self._seen, self._scale = seen.stop, self._scale * self._decay
-        return below
 
     def _of_start(self, rows: Tensor, weight: Tensor) -> Tensor:
         """All clients' rows times the weights they started from: one product."""
@@ -234,9 +255,25 @@ class _Spanned:
         seen = slice(self._seen)
         return out.baddbmm_(rows.bmm(left[:, seen].mT), right[:, seen], alpha=-self._lr) if self._seen else out
 
-    def trained(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases, each client's for itself."""
-        seen = slice(self._seen)
-        pairs = zip(self._backs[:, seen].mT, self._inputs[:, seen], strict=True)
-        weights = [torch.addmm(self._weight, backs, inputs, beta=self._scale, alpha=-self._lr) for backs, inputs in pairs]
-        return weights, [each.clone() for each in self._bias]
+    def trained(self, at: int) -> tuple[Tensor, Tensor]:
+        backs, inputs = self._backs[at, : self._seen].mT, self._inputs[at, : self._seen]
+        return torch.addmm(self._weight, backs, inputs, beta=self._scale, alpha=-self._lr), self._bias[at].clone()
+
+
+class _Lowest(_Spanned):
+    """The layer whose inputs are the samples, known before the first step: what they are multiplied with that does not change (the weights
+    at the start, and each other) they are multiplied with in one go."""
+
+    def look_ahead(self, samples: Tensor) -> None:
+        """All that there will be of each client (clients x samples x inputs), in the order of the steps."""
+        self._inputs, self._with_start = samples, self._of_start(samples, self._weight.t())
+        self._with_others = samples.bmm(samples.mT)
+
+    def forward(self, given: Tensor) -> Tensor:
+        now = slice(self._seen, self._seen + given.shape[1])
+        out = torch.add(self._bias.unsqueeze(1), self._with_start[:, now], alpha=self._scale)
+        return out.baddbmm_(self._with_others[:, now, : self._seen], self._backs[:, : self._seen], alpha=-self._lr) if self._seen else out
+
+    def back(self, back: Tensor, given: Tensor, *, lowest: bool) -> Tensor:
+        self._descend(back)
+        return back

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -22,7 +23,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
-from coterie.training.dense import Dense, Span, apart, layers_of
+from coterie.training.dense import Dense, Span, layers_of, one_of
 from coterie.training.descent import descent_of
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
 from coterie.training.objectives import CrossEntropy, Objective, Step
@@ -101,8 +102,9 @@ REASONS: Mapping[str, Callable[[Request], bool]] = {
 """Why a training cannot be stacked, in the order in which they are looked at."""
 
 
-def fit_together(requests: Sequence[Request]) -> list[Fitted] | None:
-    """What comes of trainings that are done as one; None where they cannot be, and each is to be done by itself."""
+def fit_together(requests: Sequence[Request]) -> list[Callable[[], Fitted]] | None:
+    """Trainings that are done as one: what has come of each, its weights laid down when it is asked for, so that those of all never lie
+    in memory together. None where they cannot be one, and each is to be done by itself."""
     first = requests[0]
     if reason(first) is not None or not all(map(first.goes_with, requests)) or len(requests) == 1:
         return None
@@ -128,7 +130,7 @@ class _Stack:
         decay, starts = 1 - self._lr * training.optimiser.weight_decay, [each.start.tensors for each in self._requests]
         samples = sum(len(batch) for _, batches in self._plans[0] for batch in batches)
         if samples <= SPAN and all(_same(start, starts[0]) for start in starts):
-            start = {name: self._device.put(value) for name, value in starts[0].items()}
+            start = {name: self._device.put(value).clone() for name, value in starts[0].items()}  # tasks may edit theirs meanwhile
             return Span(names, start, len(starts), samples, self._lr, decay)
         return Dense(names, self._stacked(), self._lr, decay)
 
@@ -136,36 +138,34 @@ class _Stack:
         starts = [each.start.tensors for each in self._requests]
         return {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
 
-    def fit(self) -> list[Fitted]:
+    def fit(self) -> list[Callable[[], Fitted]]:
         """All of them."""
-        losses, steps, samples = list[Tensor](), 0, 0
-        for epoch in zip(*self._plans, strict=True):
-            batches = [batches for _, batches in epoch]
-            with nullcontext() if isinstance(self._way, _Derived) else torch.inference_mode():
-                losses = [self._way.step(x, y) for x, y in self._made(batches)]
-            steps, samples = steps + len(batches[0]), samples + sum(map(len, batches[0]))
-        means = self._means(losses) if losses else [[math.nan]] * len(self._requests)
-        trained = ({name: self._device.fetch(value) for name, value in each.items()} for each in self._way.trained())
-        return [self._fitted(params, steps, samples, each) for params, each in zip(trained, means, strict=True)]
+        batches = [[batch for _, some in plan for batch in some] for plan in self._plans]
+        with nullcontext() if isinstance(self._way, _Derived) else torch.inference_mode():
+            losses = [loss for x, y, sizes in self._made(batches) for loss in self._way.steps(x, y, sizes)]
+        last = len(self._plans[0][-1][1]) if losses else 0
+        means = self._means(losses[-last:]) if losses else [[math.nan]] * len(self._requests)
+        return [partial(self._fitted, at, len(losses), sum(map(len, batches[0])), each) for at, each in enumerate(means)]
 
     def _means(self, losses: list[Tensor]) -> list[list[float]]:
         """Over the steps of an epoch, of each client: the loss, and its terms if it has several."""
         means: list[list[float]] = self._device.fetch(torch.stack(losses)).double().mean(0).reshape(len(self._requests), -1).tolist()
         return means
 
-    def _fitted(self, params: Mapping[str, Tensor], steps: int, samples: int, means: Sequence[float]) -> Fitted:
+    def _fitted(self, at: int, steps: int, samples: int, means: Sequence[float]) -> Fitted:
         loss, *parts = means
+        params = {name: self._device.fetch(value) for name, value in self._way.trained(at).items()}
         return Fitted(Record(params), EMPTY, loss, tuple(parts), steps, samples, self._lr)
 
-    def _made(self, batches: Sequence[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of each step (clients x batch x ...), those of many small steps made in one go."""
-        at, together = 0, 1
+    def _made(self, batches: Sequence[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+        """Inputs and labels (clients x samples x ...) of some steps, of many if they are small, and the size of each step's batch."""
+        at, together = 0, len(batches[0]) if isinstance(self._way, Span) else 1
         while at < len(batches[0]):
             some = [each[at : at + together] for each in batches]
             made = [request.data.batch(torch.cat(each)) for request, each in zip(self._requests, some, strict=True)]
             x, y = (self._device.put(torch.stack(each)) for each in zip(*made, strict=True))
             sizes = list(map(len, some[0]))
-            yield from zip(torch.split(x, sizes, 1), torch.split(y, sizes, 1), strict=True)
+            yield x, y, sizes
             at, together = at + len(sizes), max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
 
 
@@ -177,11 +177,12 @@ def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 class _Way(Protocol):
     """How a stack is trained."""
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
-        """One step of each client (clients x batch x ...): the losses, or the losses and their terms (clients x terms)."""
+    def steps(self, x: Tensor, y: Tensor, sizes: list[int]) -> list[Tensor]:
+        """Steps on batches that follow each other (clients x samples x ...): of each the clients' losses, or those and their terms
+        (clients x terms)."""
 
-    def trained(self) -> Sequence[Mapping[str, Tensor]]:
-        """What each client's network has become."""
+    def trained(self, at: int) -> Mapping[str, Tensor]:
+        """What one client's network has become: nobody who keeps it keeps the whole stack."""
 
 
 class _Derived:
@@ -193,13 +194,16 @@ class _Derived:
         self._mover = request.training.optimiser.mover(self._moving, request.device)
         self._gradients = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
 
-    def step(self, x: Tensor, y: Tensor) -> Tensor:
+    def steps(self, x: Tensor, y: Tensor, sizes: list[int]) -> list[Tensor]:
+        return [self._step(*batch) for batch in zip(torch.split(x, sizes, 1), torch.split(y, sizes, 1), strict=True)]
+
+    def _step(self, x: Tensor, y: Tensor) -> Tensor:
         gradients, (loss, parts) = self._gradients(self._moving, x, y)
         self._mover.move([gradients[name] for name in self._moving], self._lr)
         return torch.stack([loss, *parts], dim=1)
 
-    def trained(self) -> Sequence[Mapping[str, Tensor]]:
-        return apart(self._tensors)
+    def trained(self, at: int) -> Mapping[str, Tensor]:
+        return one_of(self._tensors, at)
 
     def _loss(self, moving: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Of one client and batch."""
