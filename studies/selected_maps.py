@@ -67,7 +67,7 @@ def compared(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, str]]:
     return {f"less {name}, in points": differences({name: found[name], **found}) for name in (next(iter(found)), list(found)[-1])}
 
 
-def draw(found: Mapping[str, Sequence[float]], what: str, target: Path) -> None:
+def draw(found: Mapping[str, Sequence[float]], what: str, target: Path, title: str) -> None:
     """A column for each arm, a line for each seed."""
     figure = Figure(figsize=(4.6, 2.6), layout="constrained")
     panel = figure.subplots()
@@ -75,7 +75,7 @@ def draw(found: Mapping[str, Sequence[float]], what: str, target: Path) -> None:
         panel.plot([100 * value for value in values], "o-", color=colour(0), alpha=0.5, markersize=3, linewidth=0.8)
     labels = ["\n".join(line for part in name.replace(", ", ",\n").split("\n") for line in textwrap.wrap(part, 13)) for name in found]
     panel.set_xticks(range(len(found)), labels)
-    panel.set(ylabel=f"accuracy of {what}, %", title="G3: a line for each seed", xlim=(-0.3, len(found) - 0.7))
+    panel.set(ylabel=f"accuracy of {what}, %", title=title, xlim=(-0.3, len(found) - 0.7))
     panel.grid(visible=False, axis="x")
     write_figure(figure, target)
 
@@ -101,7 +101,7 @@ def asked(question: str, about: str | None, arms: Mapping[str, Measure], what: s
     told = {"seeds": sorted(folders), "accuracy": found, **compared(found)}
     (options.out / f"{question}.json").write_text(json.dumps(told, indent=2) + "\n")
     with styled():
-        draw(found, what, options.out / f"{question}.png")
+        draw(found, what, options.out / f"{question}.png", "G3: a line for each seed")
     print(json.dumps(compared(found), indent=2))
 
 

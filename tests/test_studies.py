@@ -12,9 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from coterie.data.compose import grey
 from coterie.data.maps import Maps
 from coterie.data.selection import SELECTIONS
 from coterie.methods import SplitMetadata
@@ -325,3 +327,31 @@ def test_every_question_is_of_cells_that_its_recipe_has() -> None:
     answers = study("answers")
     for question in answers.QUESTIONS:
         assert {key for key, _ in answers.wanted(question)} <= dict(Recipe.load(question.recipe).numbered()).keys()
+
+
+def test_arms_beside_a_recipes_own_have_its_settings_but_for_what_is_asked(monkeypatch, tmp_path) -> None:
+    for name in ("pilot", "metadata_frontier", "selected_maps"):
+        study(name)
+    contrary = study("contrary")
+    np.savez(tmp_path / "cifar100-5k.npz", **_images(40, 3, 100))
+    public = contrary.plans_for(contrary.QUESTIONS["why-public"], "study")
+    first, *others = (plan.experiment.resolved() for plan in public)
+    pools = [plan.experiment.data.public.source.load(tmp_path) for plan in public[:2]]
+    assert [pool.shape for pool in pools] == [(3, 32, 32), (1, 32, 32)]
+    assert np.array_equal(pools[1].x, grey(pools[0].x))
+    assert [each["data"]["public"]["source"]["name"] for each in others] == ["contrary:GreyCifar100", "cifar10", "fashion-mnist"]
+    for each in others:
+        each["data"]["public"]["source"] = first["data"]["public"]["source"]
+        assert each == first
+    monkeypatch.setattr(sys, "argv", ["contrary", "why-mnist", str(tmp_path), "--scale", "smoke", "--runs", str(tmp_path / "runs")])
+    contrary.main()
+    told = json.loads((tmp_path / "why-mnist.json").read_text())
+    assert list(told["accuracy"]) == list(contrary.QUESTIONS["why-mnist"].arms)
+    assert len(list((tmp_path / "runs").iterdir())) == 5
+    assert (tmp_path / "why-mnist.png").stat().st_size > 1000
+
+
+def _images(count: int, channels: int, classes: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (count, 32, 32, channels), dtype=np.uint8), np.arange(count, dtype=np.uint8) % classes
+    return {"x_train": x, "y_train": y, "x_test": x[:0], "y_test": y[:0]}
