@@ -1,11 +1,12 @@
-"""Why two claims are shown contrary here: arms beside a recipe's own, with its own seeds.
+"""Why three claims are shown contrary here: arms beside a recipe's own, with its own seeds.
 
     python studies/contrary.py QUESTION OUT [--seeds 11 12 13] [--runs FOLDER] [--data FOLDER]
 
 QUESTION is `why-public` (003.7: FCCL learns less from Fashion-MNIST as public data than from CIFAR-100; is that its lack of colour, or
-that it has ten categories and not a hundred?) or `why-mnist` (004.1: FML is behind FedAvg on MNIST; is that half of the labels' weight,
-which is half of the rate?). All arms of a question are run by the same code, those of the recipe too. OUT gets `QUESTION.json` and
-`QUESTION.png`.
+that it has ten categories and not a hundred?), `why-mnist` (004.1: FML is behind FedAvg on MNIST; is that half of the labels' weight,
+which is half of the rate?) or `why-noisy` (004.7: a fifth client with random labels costs the other four more than a point; do they miss
+what a fifth would have known, or does it do them harm?). All arms of a question are run by the same code, those of the recipe too. OUT
+gets `QUESTION.json` and `QUESTION.png`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Question(NamedTuple):
     """By name: a cell of the recipe, and what is changed in it."""
 
 
-FIGURE_7, MNIST = "Figure 7: public data / {} / inter", "MNIST mlp / {} / best global"
+FIGURE_7, MNIST, CATFISH = "Figure 7: public data / {} / inter", "MNIST mlp / {} / best global", "MNIST / {} / last accuracy"
 QUESTIONS = {
     "why-public": Question(
         "fccl-digits",
@@ -74,6 +75,15 @@ QUESTIONS = {
             "FML, beta = 0.9": (MNIST.format("FML"), {"method.beta": 0.9}),
             "FML, twice the rate": (MNIST.format("FML"), {"training.optimiser.lr": 0.02}),
             "FML": (MNIST.format("FML"), {}),
+        },
+    ),
+    "why-noisy": Question(
+        "fml-catfish",
+        "the four weak clients",
+        {
+            "five clients": (CATFISH.format("weak"), {}),
+            "four clients": (CATFISH.format("weak"), {"new_clients": {"count": 1, "epochs": 1}}),
+            "five clients, one with random labels": (CATFISH.format("weak, noisy labels"), {}),
         },
     ),
 }
