@@ -39,7 +39,9 @@ def _flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[s
     for name, value in entries.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"a record's names are non-empty strings, not {name!r}")
-        if isinstance(value, Mapping):
+        if isinstance(value, Record) and _is_path(prefix + name):  # what it holds was checked when it was made
+            yield from ((f"{prefix}{name}/{path}", held) for path, held in value._flat.items())
+        elif isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}/")
         elif isinstance(value, Tensor | bool | int | float | str):
             yield prefix + name, _checked(prefix + name, value)

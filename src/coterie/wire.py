@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -156,8 +157,11 @@ _known_layout = functools.lru_cache(64)(_layout)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if len(flat) else memoryview(b"")
+    if not tensor.numel():
+        return memoryview(b"")
+    if tensor.dtype is torch.bfloat16:  # which numpy does not have
+        tensor = tensor.view(torch.int16)
+    return np.ascontiguousarray(tensor.numpy(force=True)).data.cast("B")
 
 
 def _checksum(pieces: Iterable[Buffer]) -> bytes:

@@ -28,6 +28,7 @@ CHANGES = {
     "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
     "default dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
     "default device": (torch.get_default_device, lambda: torch.set_default_device("meta")),
+    "a device that is not left": (lambda: torch.empty(0).device, lambda: torch.device("meta").__enter__()),
     "deterministic": (torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(True)),
     "deterministic, with a warning": (torch.get_deterministic_debug_mode, lambda: torch.set_deterministic_debug_mode("warn")),
     "matmul precision": (torch.get_float32_matmul_precision, lambda: torch.set_float32_matmul_precision("medium")),

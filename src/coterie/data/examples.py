@@ -53,7 +53,7 @@ class Examples:
         self.classes = pool.classes
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._rows.shape[0]
 
     @property
     def labels(self) -> Tensor:

@@ -12,8 +12,10 @@ takes down its worker again and again has failed, one that is late is stopped to
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import time
@@ -22,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
@@ -175,11 +176,13 @@ class Processes(Engine):
 
     def _collect(self, delivery: _Delivery) -> None:
         """Wait until some worker answers, dies or is late."""
-        due = min(worker.due for worker in self._processes)
-        heard = wait([worker.end for worker in self._processes], None if due == inf else max(due - time.monotonic(), 0))
+        due, poll = min(worker.due for worker in self._processes), select.poll()
+        for worker in self._processes:
+            poll.register(worker.end, select.POLLIN)
+        heard = {end for end, _ in poll.poll(None if due == inf else math.ceil(1000 * max(due - time.monotonic(), 0)))}
         now = time.monotonic()
         for worker in list(self._processes):
-            if worker.end in heard:
+            if worker.end.fileno() in heard:
                 self._hear(worker, delivery)
             elif worker.due <= now:
                 self._stop(worker, delivery)

@@ -8,6 +8,7 @@ against that runs clients elsewhere.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps: it turns every answer into an enumeration
 import gc
 import os
 import random
@@ -15,8 +16,10 @@ import resource
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice, starmap
+from operator import is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,8 +45,11 @@ def _leave_inference_mode(before: bool) -> None:
     _guards.append(torch._C._InferenceMode(before))
 
 
-def _device() -> str:
-    return torch.empty(0).device.type
+def _leave_modes(before: int) -> None:
+    """A default device is a mode that functions of torch pass through, and so is `with torch.device(...)` that nobody has left."""
+    torch.set_default_device(None)
+    while torch._C._len_torch_function_stack() > before:
+        torch._C._pop_torch_function_stack()
 
 
 def _folder() -> str:
@@ -73,7 +79,7 @@ def _set_filters(before: list[Any]) -> None:
 
 
 def _handlers() -> tuple[Any, ...]:
-    return tuple(map(signal.getsignal, SIGNALS))
+    return tuple(map(_signal.getsignal, SIGNALS))
 
 
 def _set_handlers(before: tuple[Any, ...]) -> None:
@@ -109,7 +115,7 @@ SETTINGS: tuple[Setting, ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
-    (_device, lambda before: torch.set_default_device(None)),
+    (torch._C._len_torch_function_stack, _leave_modes),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
@@ -230,18 +236,18 @@ class _Anatomy:
     """What a network is beside its weights: its modules, their attributes, children and parameters, and the hooks they do not have."""
 
     def __init__(self, net: nn.Module) -> None:
-        self._attributes = [module.__dict__ for module in net.modules()]
-        dicts = [value for each in self._attributes for name, value in each.items() if isinstance(value, dict) and name != "_buffers"]
+        attributes = [module.__dict__ for module in net.modules()]
+        dicts = [value for each in attributes for name, value in each.items() if isinstance(value, dict) and name != "_buffers"]
         self._empty = [each for each in dicts if not each]
-        self._full = [each for each in dicts if each]
-        self._kept = [list(each.values()) for each in (*self._attributes, *self._full)]  # so that no identity is given out again
-        self._before = self._identities()
+        self._full = [(each, 1, list(each.values())[1:]) for each in attributes]  # the first, `training`, tasks may change
+        self._full += [(each, 0, list(each.values())) for each in dicts if each]
         self._parameters = [(each, each.dtype) for each in net.parameters()]
 
     def changed(self) -> bool:
-        """Whether it is another than it was."""
-        return any(self._empty) or self._identities() != self._before or any(each.dtype is not dtype for each, dtype in self._parameters)
+        """Whether it is another than it was: one that looks the same and is not, is."""
+        return any(self._empty) or not all(starmap(_holds, self._full)) or any(each.dtype is not dtype for each, dtype in self._parameters)
 
-    def _identities(self) -> list[list[int]]:
-        """Of all that is held, but for a module's first attribute, `training`, which tasks may change."""
-        return [list(map(id, each.values()))[1:] for each in self._attributes] + [list(map(id, each.values())) for each in self._full]
+
+def _holds(now: Mapping[str, Any], but: int, before: Sequence[Any]) -> bool:
+    """Whether a table holds, but for its first few entries, the very same things as before."""
+    return len(now) == but + len(before) and all(map(is_, islice(now.values(), but, None), before))

@@ -23,7 +23,7 @@ from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, RecordError, decode, encode
 from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
 from coterie.running.stacks import in_stacks
-from coterie.running.traffic import Traffic
+from coterie.running.traffic import Traffic, kinds_of
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 from coterie.wire import Buffer
 
@@ -160,9 +160,11 @@ class Coordinator(Federation):
         """Encode each distinct message once, save it where clients can map it, and count it for every client that was asked."""
         everybody = (*asked, *guests)
         contents = dict.fromkeys(everybody, message) if isinstance(message, Record) else {client: message[client] for client in everybody}
-        saved = {id(content): self.save_message(content) for content in {id(each): each for each in contents.values()}.values()}
+        different = {id(content): content for content in contents.values()}
+        saved = {at: (*self.save_message(content), kinds_of(content)) for at, content in different.items()}
         for client in asked:
-            self.traffic.message(self.round, task, client, "down", contents[client], saved[id(contents[client])][1])
+            _, framed, kinds = saved[id(contents[client])]
+            self.traffic.count(self.round, task, client, "down", kinds, framed)
         return {client: saved[id(content)][0] for client, content in contents.items()}
 
     def save_message(self, message: Record) -> tuple[Path, int]:
@@ -321,7 +323,7 @@ class _Delivery:
         """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
         expected = self.expected[job.client]
         try:
-            reply = decode(data, expected.limits(job.limit + FRAMING))
+            reply = decode(data, expected.limits(job.limit + FRAMING), copy="none" if isinstance(data, memoryview) else None)
             return reply, expected.misfit(reply, held)
         except RecordError as error:
             return EMPTY, str(error)

@@ -9,7 +9,7 @@ from typing import Literal
 from coterie.ledger import Ledger
 from coterie.record import Record
 
-__all__ = ["Direction", "Traffic"]
+__all__ = ["Direction", "Traffic", "kinds_of"]
 
 Direction = Literal["up", "down"]
 KINDS = {"model": "weights"}

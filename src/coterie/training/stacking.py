@@ -145,7 +145,8 @@ class _Stack:
             losses = [loss for x, y, sizes in self._made(batches) for loss in self._way.steps(x, y, sizes)]
         last = len(self._plans[0][-1][1]) if losses else 0
         means = self._means(losses[-last:]) if losses else [[math.nan]] * len(self._requests)
-        return [partial(self._fitted, at, len(losses), sum(map(len, batches[0])), each) for at, each in enumerate(means)]
+        samples = sum(map(len, batches[0]))
+        return [partial(self._fitted, at, len(losses), samples, each) for at, each in enumerate(means)]
 
     def _means(self, losses: list[Tensor]) -> list[list[float]]:
         """Over the steps of an epoch, of each client: the loss, and its terms if it has several."""
