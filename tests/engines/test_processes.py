@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.data.partitions.sizes import IID
 from coterie.engines import Inline, Processes, TaskError
 from coterie.engines.surroundings import Surroundings
 from coterie.engines.worker import Memories, memory_file
@@ -36,6 +37,7 @@ from coterie.running.experiment import Experiment
 from coterie.running.result import Result
 from coterie.running.rounds import run
 from coterie.testing import small_experiment
+from coterie.training.optimisers import Sgd
 
 
 @pytest.mark.parametrize("method", [FedAvg(), FedProx(mu=0.1), Local()])
@@ -75,12 +77,16 @@ def test_what_a_client_writes_into_its_message_the_next_does_not_read(engine, st
     assert run(plan.replace(method=Overwrites()), tmp_path / "run", engine=engine).state == expected.state
 
 
-def long_experiment() -> Experiment:
+def long_experiment(stack: int | None) -> Experiment:
+    """Clients that keep something, or equal ones that are trained in stacks."""
     plan = small_experiment(Local(), rounds=4).replace(cohort=1.0)
-    return plan.replace(training=plan.training.replace(epochs=30, batch=4))
+    if stack is None:
+        return plan.replace(training=plan.training.replace(epochs=30, batch=4))
+    training = plan.training.replace(epochs=150, batch=4, stack=stack, optimiser=Sgd(lr=0.01))
+    return plan.replace(partition=IID(clients=6), method=FedAvg(), training=training)
 
 
-def run_among_killers(folder: Path) -> None:
+def run_among_killers(folder: Path, stack: int | None) -> None:
     engine, killed = Processes(2), []
 
     def assassin() -> None:
@@ -92,15 +98,16 @@ def run_among_killers(folder: Path) -> None:
 
     thread = threading.Thread(target=assassin)
     thread.start()
-    run(long_experiment(), folder, engine=engine)
+    run(long_experiment(stack), folder, engine=engine)
     thread.join()
     assert len(killed) == 3
 
 
-def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(tmp_path) -> None:
+@pytest.mark.parametrize("stack", [None, 3])
+def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(tmp_path, stack) -> None:
     """The run has a process of its own: how that ends is seen, should it end with its workers."""
-    expected = run(long_experiment(), tmp_path / "calm", engine=Inline())
-    process = multiprocessing.get_context("spawn").Process(target=run_among_killers, args=(tmp_path / "stormy",))
+    expected = run(long_experiment(stack), tmp_path / "calm", engine=Inline())
+    process = multiprocessing.get_context("spawn").Process(target=run_among_killers, args=(tmp_path / "stormy", stack))
     process.start()
     process.join()
     assert process.exitcode == 0

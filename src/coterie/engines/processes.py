@@ -164,15 +164,17 @@ class Processes(Engine):
                 warm = (t for t, job in queue.items() if job.memory and self._served.get(job.client) is worker)
                 first = next(warm, next(iter(queue)))
                 stack = queue[first].stack
-                for ticket in [each for each, job in queue.items() if job.stack == stack] if stack else [first]:
-                    self._give(worker, ticket, queue.pop(ticket))
+                tickets = [each for each, job in queue.items() if job.stack == stack] if stack else [first]
+                self._give(worker, {ticket: queue.pop(ticket) for ticket in tickets})
 
-    def _give(self, worker: Worker, ticket: int, job: Job) -> None:
+    def _give(self, worker: Worker, jobs: dict[int, Job]) -> None:
+        """A job, or what is left of a stack: they differ in client and memory alone, and so they go as one message."""
         worker.since = worker.since if worker.doing else time.monotonic()
-        worker.doing[ticket] = job
-        self._served[job.client] = worker
+        worker.doing |= jobs
+        self._served |= {job.client: worker for job in jobs.values()}
+        (ticket, first), *others = jobs.items()
         with suppress(OSError):  # a dead worker is found, and replaced, by `_collect`
-            send(worker.end, fields_of(ticket, job))
+            send(worker.end, fields_of(ticket, first) | {"others": [(each, job.client, job.memory) for each, job in others]})
 
     def _collect(self, delivery: _Delivery) -> None:
         """Wait until some worker answers, dies or is late."""

@@ -11,7 +11,9 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -54,11 +56,13 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
             return
         send(end, {"ready": True})
         while not performer.spoilt:
-            ticket, job = job_of(receive(end, limit=0)[0])
-            outcome = performer.perform(job)
-            place = places.name(outcome.reply) if places else None
-            about = {"ticket": ticket, "last": performer.spoilt, "place": place, "length": len(outcome.reply)}
-            send(end, answer_of(job, outcome, **about), outcome.reply if place is None else b"")
+            for ticket, job in _jobs_of(receive(end, limit=0)[0]):
+                outcome = performer.perform(job)
+                place = places.name(outcome.reply) if places else None
+                about = {"ticket": ticket, "last": performer.spoilt, "place": place, "length": len(outcome.reply)}
+                send(end, answer_of(job, outcome, **about), outcome.reply if place is None else b"")
+                if performer.spoilt:
+                    break
 
 
 def _end_with_parent() -> None:
@@ -101,6 +105,15 @@ def job_of(fields: dict[str, Any]) -> tuple[int, Job]:
     ticket, visit = fields.pop("ticket"), fields["visit"]
     wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
     return ticket, Job(**{**fields, "visit": wanted, "stack": tuple(map(tuple, fields["stack"]))})
+
+
+def _jobs_of(fields: dict[str, Any]) -> Iterator[tuple[int, Job]]:
+    """What a worker is given at once: a job, and of those that it is stacked with all but ticket, client and memory are the same."""
+    others = fields.pop("others")
+    ticket, job = job_of(fields)
+    yield ticket, job
+    for other, client, memory in others:
+        yield other, replace(job, client=client, memory=memory)
 
 
 def answer_of(job: Job, outcome: Outcome, **about: Any) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -29,6 +29,7 @@ ROOM = 64 * MB
 """Bytes that any reply, and any memory, may have, however little was sent and expected."""
 TIMES = 4
 """How often what was sent and expected may be in it beyond that."""
+USUAL = Limits()
 ENTRY = 300
 """Bytes of an entry in the header, for those."""
 LARGEST = 1e18
@@ -113,31 +114,42 @@ class Expected:
         return math.sqrt(sum(_norm(value) ** 2 for value in self.fixed.values()))
 
     @cached_property
+    def _forms(self) -> Sequence[tuple[str, torch.dtype, torch.Size, bool]]:
+        """Name, dtype, shape, and whether any number of rows will do: asked of every reply."""
+        return [(name, value.dtype, value.shape, _any_rows(value)) for name, value in self.tensors.items()]
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """Bytes of what has a known shape and of what was sent, and of one row of the rest."""
+        rows = (value.element_size() * math.prod(value.shape[1:]) for name, value in self.tensors.items() if name not in self.fixed)
+        return self.like.payload_bytes + self.sent.payload_bytes, sum(rows)
+
+    @cached_property
     def per_sample(self) -> set[str]:
         """The groups that have a row for each of some samples."""
         return {name.split("/")[0] for name in self.tensors.keys() - self.fixed.keys()}
 
     def limits(self, size: int) -> Limits:
         """How large a reply may be, its header included, before anything is made of it."""
-        usual, own = Limits(), TIMES * (len(self.like) + len(self.sent))
-        return Limits(bytes=size, header=usual.header + ENTRY * own, entries=usual.entries + own)
+        own = TIMES * (len(self.like) + len(self.sent))
+        return Limits(bytes=size, header=USUAL.header + ENTRY * own, entries=USUAL.entries + own)
 
     def bytes(self, held: int) -> int:
         """What the method's own shapes come to, for a client that holds so many samples."""
-        rows = sum(value.element_size() * math.prod(value.shape[1:]) for name, value in self.tensors.items() if name not in self.fixed)
-        return TIMES * (self.like.payload_bytes + self.sent.payload_bytes + held * rows)
+        known, row = self._sizes
+        return TIMES * (known + held * row)
 
     def misfit(self, reply: Record, held: int | None = None) -> str | None:
         """What does not have the expected name, shape or dtype."""
         return self._unlike(reply.tensors) or self._rows(reply.tensors, held)
 
     def _unlike(self, found: Mapping[str, Tensor]) -> str | None:
-        for name, value in self.tensors.items():
+        for name, dtype, shape, free in self._forms:
             if name not in found:
                 return f"{name} is missing"
-            free, given = _any_rows(value), found[name]
-            if given.dtype != value.dtype or given.dim() != value.dim() or given.shape[free:] != value.shape[free:]:
-                return f"{name} is {_shown(given)}, expected {_shown(value)}"
+            given = found[name]
+            if given.dtype != dtype or given.dim() != len(shape) or given.shape[free:] != shape[free:]:
+                return f"{name} is {_shown(given)}, expected {_shown(self.tensors[name])}"
         strays = [name for name in found if name not in self.tensors] if self.tensors else []
         return f"{strays[0]} was not expected" if strays else None
 
@@ -270,7 +282,7 @@ def _norm(value: Tensor) -> float:
 
 def _any_rows(value: Tensor) -> bool:
     """Whether a tensor stands for any number of rows."""
-    return value.dim() > 0 and len(value) == 0
+    return value.shape[:1] == (0,)
 
 
 def _shown(tensor: Tensor) -> str:
