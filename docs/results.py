@@ -28,6 +28,9 @@ PICTURES = {
     "answer.png": "why, arm by arm: paired differences or ratios, each with its own 95% interval, and every seed",
     "why.png": "what selection costs at G3, by how many maps there are and how long the server trains on them (`studies/selected_maps.py`)",
     "why-fedavg.png": "what of FedAvg's own upper part, above G3, is behind training on all maps (`studies/all_maps_and_fedavg.py`)",
+    "why-mnist.png": "whether FML is behind FedAvg on MNIST because of the labels' weight, which is the rate (`studies/contrary.py`)",
+    "why-noisy.png": "whether a client with random labels does harm, or is missed (`studies/contrary.py`)",
+    "why-public.png": "whether Fashion-MNIST serves FCCL less because it has no colour, or ten categories (`studies/contrary.py`)",
     "fusion.png": "how much of the fused maps is the global extractor's, round by round",
 }
 """What lies beside a result, and what it shows."""

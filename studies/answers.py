@@ -8,8 +8,9 @@ Of every recipe that a question is about it reads `RECIPE/result.json`, which ha
 the sign test. A seed that was not there when it stopped is drawn where it would be at the least, one whose reference was not there where it
 would be at the most, and one of which nothing is known, because neither was, not at all. An interval that is open goes on to the edge.
 
-What results cannot tell: whether half of the labels' weight is what FML lacks on MNIST, or with another alpha (no such arms were run); what
-torch's start does to conv without the bias that comes with it; and what lambda does in Figure 4c, where only one was run.
+What results cannot tell: whether half of the labels' weight is what FML lacks on MNIST (`contrary.py` asks), or with another alpha (no
+such arms were run); what torch's start does to conv without the bias that comes with it; and what lambda does in Figure 4c, where only one
+was run.
 """
 
 from __future__ import annotations

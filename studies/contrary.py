@@ -45,8 +45,9 @@ class Question(NamedTuple):
     """What is asked, and of which recipe."""
 
     recipe: str
+    on: str
     what: str
-    """Whose accuracy is measured."""
+    """Whose accuracy is measured, and on which data."""
     arms: Mapping[str, tuple[str, Mapping[str, Any]]]
     """By name: a cell of the recipe, and what is changed in it."""
 
@@ -55,6 +56,7 @@ FIGURE_7, MNIST, CATFISH = "Figure 7: public data / {} / inter", "MNIST mlp / {}
 QUESTIONS = {
     "why-public": Question(
         "fccl-digits",
+        "digit domains",
         "FCCL on other domains",
         {
             "CIFAR-100": (FIGURE_7.format("CIFAR-100"), {}),
@@ -68,7 +70,8 @@ QUESTIONS = {
     ),
     "why-mnist": Question(
         "fml-table1",
-        "the global model, at best",
+        "MNIST, five IID clients",
+        "the best global model",
         {
             "FedAvg": (MNIST.format("FedAvg"), {}),
             "FedAvg, half the rate": (MNIST.format("FedAvg"), {"training.optimiser.lr": 0.005}),
@@ -79,7 +82,8 @@ QUESTIONS = {
     ),
     "why-noisy": Question(
         "fml-catfish",
-        "the four weak clients",
+        "MNIST",
+        "four weak clients' models",
         {
             "five clients": (CATFISH.format("weak"), {}),
             "four clients": (CATFISH.format("weak"), {"new_clients": {"count": 1, "epochs": 1}}),
@@ -123,7 +127,7 @@ def main() -> None:
     answer = told(question, values, seeds)
     (options.out / f"{options.question}.json").write_text(json.dumps(answer, indent=2) + "\n")
     with styled():
-        draw(answer["accuracy"], question.what, options.out / f"{options.question}.png", "a line for each seed")
+        draw(answer["accuracy"], question.what, options.out / f"{options.question}.png", f"{question.on}: a line for each seed")
     print(json.dumps(answer, indent=2))
 
 
