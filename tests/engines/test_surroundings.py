@@ -70,6 +70,17 @@ def test_it_is_put_back(what) -> None:
     assert look() == before
 
 
+def test_a_device_that_a_person_has_chosen_stays() -> None:
+    torch.set_default_device("cpu")
+    try:
+        surroundings = Surroundings()
+        torch.set_default_device("meta")
+        assert surroundings.restore()
+        assert torch.empty(0).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+
+
 def test_what_cannot_be_put_back_is_said(tmp_path, monkeypatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -45,10 +45,15 @@ def _leave_inference_mode(before: bool) -> None:
     _guards.append(torch._C._InferenceMode(before))
 
 
-def _leave_modes(before: int) -> None:
+def _modes() -> tuple[Any, int]:
     """A default device is a mode that functions of torch pass through, and so is `with torch.device(...)` that nobody has left."""
-    torch.set_default_device(None)
-    while torch._C._len_torch_function_stack() > before:
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), torch._C._len_torch_function_stack()
+
+
+def _leave_modes(before: tuple[Any, int]) -> None:
+    default, count = before
+    torch.set_default_device(None if default is None else default.device)
+    while torch._C._len_torch_function_stack() > count:
         torch._C._pop_torch_function_stack()
 
 
@@ -115,7 +120,7 @@ SETTINGS: tuple[Setting, ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
-    (torch._C._len_torch_function_stack, _leave_modes),
+    (_modes, _leave_modes),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
