@@ -30,7 +30,7 @@ PICTURES = {
     "why-fedavg.png": "what of FedAvg's own upper part, above G3, is behind training on all maps (`studies/all_maps_and_fedavg.py`)",
     "why-mnist.png": "whether FML is behind FedAvg on MNIST because of the labels' weight, which is the rate (`studies/contrary.py`)",
     "why-noisy.png": "whether a client with random labels does harm, or is missed (`studies/contrary.py`)",
-    "why-public.png": "whether Fashion-MNIST serves FCCL less because it has no colour, or ten categories (`studies/contrary.py`)",
+    "why-public.png": "what FCCL misses in Fashion-MNIST: colour, detail, light or categories (`studies/contrary.py`)",
     "fusion.png": "how much of the fused maps is the global extractor's, round by round",
 }
 """What lies beside a result, and what it shows."""

@@ -2,11 +2,11 @@
 
     python studies/contrary.py QUESTION OUT [--seeds 11 12 13] [--runs FOLDER] [--data FOLDER]
 
-QUESTION is `why-public` (003.7: FCCL learns less from Fashion-MNIST as public data than from CIFAR-100; is that its lack of colour, or
-that it has ten categories and not a hundred?), `why-mnist` (004.1: FML is behind FedAvg on MNIST; is that half of the labels' weight,
-which is half of the rate?) or `why-noisy` (004.7: a fifth client with random labels costs the other four more than a point; do they miss
-what a fifth would have known, or does it do them harm?). All arms of a question are run by the same code, those of the recipe too. OUT
-gets `QUESTION.json` and `QUESTION.png`.
+QUESTION is `why-public` (003.7: FCCL learns less from Fashion-MNIST as public data than from CIFAR-100; is that its lack of colour, of
+detail, its dark background, or that it has ten categories and not a hundred?), `why-mnist` (004.1: FML is behind FedAvg on MNIST; is that
+half of the labels' weight, which is half of the rate?) or `why-noisy` (004.7: a fifth client with random labels costs the other four more
+than a point; do they miss what a fifth would have known, or does it do them harm?). All arms of a question are run by the same code, those
+of the recipe too. OUT gets `QUESTION.json` and `QUESTION.png`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from coterie.data.compose import resize
 from coterie.data.pool import Pool
 from coterie.data.sources import Found
 from coterie.data.sources.cifar import Cifar100
+from coterie.data.sources.idx import FashionMnist
 from coterie.studies.recipe import CellPlan, Recipe
 from coterie.style import styled
 
@@ -39,6 +40,28 @@ class GreyCifar100(Cifar100):
     def read(self, found: Found) -> Pool:
         pool = super().read(found)
         return resize(pool, pool.shape[-1], channels=1)
+
+
+@spec
+class BlurredCifar100(Cifar100):
+    """CIFAR-100 without detail: eight by eight pixels, drawn large."""
+
+    name: ClassVar[str] = "cifar100-blurred"
+
+    def read(self, found: Found) -> Pool:
+        pool = super().read(found)
+        return resize(resize(pool, 8, channels=3), pool.shape[-1], channels=3)
+
+
+@spec
+class FashionNegatives(FashionMnist):
+    """Fashion-MNIST, dark on white."""
+
+    name: ClassVar[str] = "fashion-mnist-negatives"
+
+    def read(self, found: Found) -> Pool:
+        pool = super().read(found)
+        return replace(pool, x=255 - pool.x, mean=tuple(1 - each for each in pool.mean))
 
 
 class Question(NamedTuple):
@@ -64,7 +87,15 @@ QUESTIONS = {
                 FIGURE_7.format("CIFAR-100"),
                 {"data.public.source": {"name": "contrary:GreyCifar100", "part": True}},
             ),
+            "CIFAR-100 blurred": (
+                FIGURE_7.format("CIFAR-100"),
+                {"data.public.source": {"name": "contrary:BlurredCifar100", "part": True}},
+            ),
             "CIFAR-10": (FIGURE_7.format("CIFAR-100"), {"data.public.source": {"name": "cifar10", "part": True}}),
+            "Fashion-MNIST in negatives": (
+                FIGURE_7.format("Fashion-MNIST"),
+                {"data.public.source": {"name": "contrary:FashionNegatives"}},
+            ),
             "Fashion-MNIST": (FIGURE_7.format("Fashion-MNIST"), {}),
         },
     ),

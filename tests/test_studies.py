@@ -336,10 +336,17 @@ def test_arms_beside_a_recipes_own_have_its_settings_but_for_what_is_asked(monke
     np.savez(tmp_path / "cifar100-5k.npz", **_images(40, 3, 100))
     public = contrary.plans_for(contrary.QUESTIONS["why-public"], "study")
     first, *others = (plan.experiment.resolved() for plan in public)
-    pools = [plan.experiment.data.public.source.load(tmp_path) for plan in public[:2]]
-    assert [pool.shape for pool in pools] == [(3, 32, 32), (1, 32, 32)]
+    pools = [plan.experiment.data.public.source.load(tmp_path) for plan in public[:3]]
+    assert [pool.shape for pool in pools] == [(3, 32, 32), (1, 32, 32), (3, 32, 32)]
+    assert len(np.unique(pools[2].x)) < len(np.unique(pools[0].x))
     assert np.array_equal(pools[1].x, grey(pools[0].x))
-    assert [each["data"]["public"]["source"]["name"] for each in others] == ["contrary:GreyCifar100", "cifar10", "fashion-mnist"]
+    assert [each["data"]["public"]["source"]["name"] for each in others] == [
+        "contrary:GreyCifar100",
+        "contrary:BlurredCifar100",
+        "cifar10",
+        "contrary:FashionNegatives",
+        "fashion-mnist",
+    ]
     for each in others:
         each["data"]["public"]["source"] = first["data"]["public"]["source"]
         assert each == first
