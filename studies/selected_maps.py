@@ -69,7 +69,7 @@ def compared(found: Mapping[str, Sequence[float]]) -> dict[str, dict[str, str]]:
 
 def draw(found: Mapping[str, Sequence[float]], what: str, target: Path, title: str) -> None:
     """A column for each arm, a line for each seed."""
-    figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+    figure = Figure(figsize=(max(4.6, 0.95 * len(found)), 2.6), layout="constrained")
     panel = figure.subplots()
     for values in zip(*found.values(), strict=True):
         panel.plot([100 * value for value in values], "o-", color=colour(0), alpha=0.5, markersize=3, linewidth=0.8)
