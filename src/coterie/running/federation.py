@@ -320,7 +320,10 @@ class _Delivery:
     """Of those who were asked, and of guests."""
 
     def read(self, job: Job, data: Buffer, held: int) -> tuple[Record, str | None]:
-        """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised."""
+        """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised.
+
+        One that lies in shared memory stays there: it is given back as a whole, so that copying the small tensors would free nothing.
+        """
         expected = self.expected[job.client]
         try:
             reply = decode(data, expected.limits(job.limit + FRAMING), copy="none" if isinstance(data, memoryview) else None)
