@@ -333,9 +333,14 @@ def batches_of(model: nn.Module, samples: int, training: Training, seed: int, ep
     A last batch of one sample is left out where the network has BatchNorm: one sample has no batch statistics.
     """
     size = max(samples if training.batch == "all" else training.batch, 1)
-    order = torch.randperm(samples, generator=generator(seed, "order", epoch))
+    order = order_of(samples, seed, epoch)
     single = (size == 1 or samples % size == 1) and any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules())
     return [batch for batch in torch.split(order, size) if batch.shape[0] > (1 if single else 0)]
+
+
+def order_of(samples: int, seed: int, epoch: int) -> Tensor:
+    """The order in which an epoch goes through samples: its batches are pieces of it, one after the other."""
+    return torch.randperm(samples, generator=generator(seed, "order", epoch))
 
 
 def _lookup(

@@ -25,7 +25,7 @@ from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.training.dense import Dense, Span, layers_of, one_of
 from coterie.training.descent import descent_of
-from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit
+from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit, order_of
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
@@ -119,7 +119,10 @@ class _Stack:
         self._model = self._first.model.train()
         self._device = self._first.device
         self._lr = self._first.training.optimiser.lr * self._first.training.schedule.factor(self._first.round)
-        self._plans = [list(epochs_of(self._model, len(each.data), each.training, each.seed)) for each in requests]
+        samples, training = len(self._first.data), self._first.training
+        self._sizes = [list(map(len, batches)) for _, batches in epochs_of(self._model, samples, training, self._first.seed)]
+        """Of the batches of each epoch, which all have alike."""
+        self._orders = [_positions(samples, each.seed, self._sizes) for each in requests]
         self._way = self._chosen()
 
     def _chosen(self) -> _Way:
@@ -128,7 +131,7 @@ class _Stack:
         if names is None:
             return _Derived(self._first, self._stacked(), self._lr)
         decay, starts = 1 - self._lr * training.optimiser.weight_decay, [each.start.tensors for each in self._requests]
-        samples = sum(len(batch) for _, batches in self._plans[0] for batch in batches)
+        samples = sum(map(sum, self._sizes))
         if samples <= SPAN and all(_same(start, starts[0]) for start in starts):
             start = {name: self._device.put(value).clone() for name, value in starts[0].items()}  # tasks may edit theirs meanwhile
             return Span(names, start, len(starts), samples, self._lr, decay)
@@ -140,13 +143,10 @@ class _Stack:
 
     def fit(self) -> list[Callable[[], Fitted]]:
         """All of them."""
-        batches = [[batch for _, some in plan for batch in some] for plan in self._plans]
         with nullcontext() if isinstance(self._way, _Derived) else torch.inference_mode():
-            losses = [loss for x, y, sizes in self._made(batches) for loss in self._way.steps(x, y, sizes)]
-        last = len(self._plans[0][-1][1]) if losses else 0
-        means = self._means(losses[-last:]) if losses else [[math.nan]] * len(self._requests)
-        samples = sum(map(len, batches[0]))
-        return [partial(self._fitted, at, len(losses), samples, each) for at, each in enumerate(means)]
+            losses = [loss for x, y, sizes in self._made() for loss in self._way.steps(x, y, sizes)]
+        means = self._means(losses[-len(self._sizes[-1]) :]) if losses else [[math.nan]] * len(self._requests)
+        return [partial(self._fitted, at, len(losses), sum(map(sum, self._sizes)), each) for at, each in enumerate(means)]
 
     def _means(self, losses: list[Tensor]) -> list[list[float]]:
         """Over the steps of an epoch, of each client: the loss, and its terms if it has several."""
@@ -158,16 +158,22 @@ class _Stack:
         params = {name: self._device.fetch(value) for name, value in self._way.trained(at).items()}
         return Fitted(Record(params), EMPTY, loss, tuple(parts), steps, samples, self._lr)
 
-    def _made(self, batches: Sequence[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def _made(self) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Inputs and labels (clients x samples x ...) of some steps, of many if they are small, and the size of each step's batch."""
-        at, together = 0, len(batches[0]) if isinstance(self._way, Span) else 1
-        while at < len(batches[0]):
-            some = [each[at : at + together] for each in batches]
-            made = [request.data.batch(torch.cat(each)) for request, each in zip(self._requests, some, strict=True)]
+        left, begin = [size for epoch in self._sizes for size in epoch], 0
+        together = len(left) if isinstance(self._way, Span) else 1
+        while left:
+            sizes, left = left[:together], left[together:]
+            chosen = slice(begin, begin + sum(sizes))
+            made = [request.data.batch(order[chosen]) for request, order in zip(self._requests, self._orders, strict=True)]
             x, y = (self._device.put(torch.stack(each)) for each in zip(*made, strict=True))
-            sizes = list(map(len, some[0]))
             yield x, y, sizes
-            at, together = at + len(sizes), max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
+            begin, together = chosen.stop, max(1, MADE_AT_ONCE * len(sizes) // max(x.nbytes, 1))
+
+
+def _positions(samples: int, seed: int, sizes: Sequence[Sequence[int]]) -> Tensor:
+    """What a client's steps go through, epoch after epoch, whose batches are of these sizes."""
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(order_of(samples, seed, at)[: sum(each)] for at, each in enumerate(sizes))])
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
