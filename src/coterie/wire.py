@@ -159,9 +159,10 @@ _known_layout = functools.lru_cache(64)(_layout)
 def _bytes_of(tensor: Tensor) -> memoryview:
     if not tensor.numel():
         return memoryview(b"")
-    if tensor.dtype is torch.bfloat16:  # which numpy does not have
-        tensor = tensor.view(torch.int16)
-    return np.ascontiguousarray(tensor.numpy(force=True)).data.cast("B")
+    flat = tensor.reshape(-1)  # numpy has no more than 64 dimensions
+    if flat.dtype is torch.bfloat16:  # nor this
+        flat = flat.view(torch.int16)
+    return np.ascontiguousarray(flat.numpy(force=True)).data.cast("B")
 
 
 def _checksum(pieces: Iterable[Buffer]) -> bytes:
