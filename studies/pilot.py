@@ -39,13 +39,13 @@ def plans_of(recipe: Recipe, scale: str, names: Sequence[str]) -> list[CellPlan]
 def values_of(plans: Sequence[CellPlan], names: Sequence[str], seeds: Sequence[int], runs: Path, data: Path | None) -> list[list[float]]:
     """Of each cell, its number with each seed; what was run already is not run again."""
     arms = {(at, seed): arm(plan.experiment.replace(seed=seed), runs, names[at], data) for seed in seeds for at, plan in enumerate(plans)}
-    compare(list({each.folder: each for each in arms.values()}.values()), _in_silence, data=data).complete()
+    compare(list({each.folder: each for each in arms.values()}.values()), in_silence, data=data).complete()
     found = {place: value_of(plans[place[0]], read_whole(each.folder).tally) for place, each in arms.items()}
     return [[math.nan if (value := found[at, seed]) is None else value for seed in seeds] for at in range(len(plans))]
 
 
 @contextmanager
-def _in_silence(_: Arm) -> Iterator[Sequence[Listener]]:
+def in_silence(_: Arm) -> Iterator[Sequence[Listener]]:
     yield ()
 
 

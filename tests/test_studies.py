@@ -362,3 +362,19 @@ def _images(count: int, channels: int, classes: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (count, 32, 32, channels), dtype=np.uint8), np.arange(count, dtype=np.uint8) % classes
     return {"x_train": x, "y_train": y, "x_test": x[:0], "y_test": y[:0]}
+
+
+def test_milestones(tmp_path, data_folder) -> None:
+    """Conv's rounds as parts of FedAvg's: fewer, the nearer a milestone is to where FedAvg's curve is flat; a figure comes out."""
+    milestones = study("milestones")
+    arms = milestones.arms_of([11], tmp_path, data_folder)
+    assert [each.experiment.rounds for each in arms.values()] == [150, 150, 80, 80]
+    assert {each.experiment.method.name for each in arms.values()} == {"fedavg", "fedfusion"}
+    slow, fast = ({at: 0.8 * (1 - math.exp(-at / scale)) + more for at in range(1, 151)} for scale, more in ((20, 0.0), (18, 0.01)))
+    found = dict.fromkeys(milestones.SETTINGS, [milestones.Pair(slow, fast)] * 8)
+    near, far = (milestones.ratios(found["five clients, 800 images each"], below).middle for below in (0.2, 15.0))
+    assert near < far < 1
+    answer = milestones.told(found, range(8))
+    assert answer["settings"]["five clients, 800 images each"]["ratio"]["0.2"].startswith(f"x{near:.2f} [{near:.2f}, {near:.2f}]")
+    milestones.draw(found, tmp_path / "why-rounds.png")
+    assert (tmp_path / "why-rounds.png").exists()
