@@ -366,6 +366,7 @@ def _images(count: int, channels: int, classes: int) -> dict[str, np.ndarray]:
 
 def test_milestones(tmp_path, data_folder) -> None:
     """Conv's rounds as parts of FedAvg's: fewer, the nearer a milestone is to where FedAvg's curve is flat; a figure comes out."""
+    study("pilot")
     milestones = study("milestones")
     arms = milestones.arms_of([11], tmp_path, data_folder)
     assert [each.experiment.rounds for each in arms.values()] == [150, 150, 80, 80]
