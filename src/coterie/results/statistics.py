@@ -15,6 +15,7 @@ from statistics import mean, median, pstdev, quantiles, stdev
 from typing import Literal, TypeAlias
 
 __all__ = [
+    "ACCURACIES",
     "RUNNING",
     "Box",
     "Difference",
@@ -34,6 +35,8 @@ __all__ = [
 CONFIDENCE = 0.95
 ENOUGH = 3
 """Seeds from which on there is an interval: with two, Student's t has one degree of freedom, and any difference fits in."""
+ACCURACIES = ("last", "best", "swing", "new client accuracy")
+"""What a cell of a study may measure that is a share of 1."""
 RUNNING = 5
 """Evaluations in a running mean."""
 TENTH = 10

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coterie.results.statistics import Estimate, estimate
+from coterie.results.statistics import ACCURACIES, Estimate, estimate
 from coterie.results.tables import estimated
 from coterie.results.verdicts import Censored, Differences, Effect, Finding, Outcome, Ratios, Region, decide
-from coterie.studies.recipe import ACCURACIES, COUNTS, Claim, Comparison, Key, Measure, Side, key_of
+from coterie.studies.recipe import COUNTS, Claim, Comparison, Key, Measure, Side, key_of
 
 __all__ = ["Judged", "Measured", "Verdict", "judge", "region_of", "worded"]
 

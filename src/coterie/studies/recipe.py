@@ -26,7 +26,6 @@ from coterie.settings import Count, Positive, ProperShare, Whole, explain
 from coterie.studies.arms import leaves
 
 __all__ = [
-    "ACCURACIES",
     "COUNTS",
     "CellPlan",
     "Claim",
@@ -48,8 +47,6 @@ Measure = Literal["rounds", "last", "best", "swing", "diagonal", "new client epo
 """The first round in which the mean of five evaluations is at the target; the last or the best accuracy; how much accuracy swings from
 one evaluation to the next; how far a logged matrix's diagonal is above the rest of it; new clients' epochs to the target, or their mean
 accuracy after some epochs."""
-ACCURACIES = ("last", "best", "swing", "new client accuracy")
-"""Measures that are shares of 1."""
 COUNTS = ("rounds", "new client epochs")
 """Measures that may not be reached, so that they are censored."""
 ORIGINS = ("paper", "code", "ours")

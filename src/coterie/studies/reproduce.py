@@ -14,6 +14,7 @@ from typing import Any
 from coterie import durable
 from coterie.errors import UserError, nearest
 from coterie.results.read import read_whole
+from coterie.results.statistics import ACCURACIES
 from coterie.results.tables import Cell, Sheet, as_markdown
 from coterie.results.tally import Tally
 from coterie.results.verdicts import Finding
@@ -22,7 +23,7 @@ from coterie.studies.compare import Watch, compare, finished
 from coterie.studies.earlier import Earlier, runs_by_seed
 from coterie.studies.judging import Judged, Measured, judge, region_of, worded
 from coterie.studies.measures import value_of
-from coterie.studies.recipe import ACCURACIES, CellPlan, Comparison, Key, Recipe, TableOfPaper, cells_of, key_of
+from coterie.studies.recipe import CellPlan, Comparison, Key, Recipe, TableOfPaper, cells_of, key_of
 
 __all__ = ["Reproduction", "arms_for", "reproduce"]
 

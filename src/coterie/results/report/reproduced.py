@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from coterie.results.report.document import document, drawn, listed, tabled
+from coterie.results.statistics import ACCURACIES
 from coterie.results.tables import Sheet
 from coterie.style import colour, styled
 
@@ -180,7 +181,7 @@ def _region(panel: Axes, y: int, found: Mapping[str, Any]) -> None:
 
 def _panel(panel: Axes, cells: Sequence[Mapping[str, Any]], rows: Sequence[str], *, named: bool) -> None:
     """One row a line; what did not get there in time stands, hollow, where it stopped."""
-    share = bool(cells) and cells[0]["measure"] in ("last", "best", "new client accuracy")
+    share = bool(cells) and cells[0]["measure"] in ACCURACIES
     scale = 100 if share else 1
     for cell in cells:
         y, there = rows.index(cell["row"]), [scale * value for value in cell["values"] if value is not None]
