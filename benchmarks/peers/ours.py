@@ -40,14 +40,17 @@ def events(ledger: Path, process: subprocess.Popen[bytes]) -> Iterator[dict[str,
 
 
 def main() -> None:
-    """Print the seconds of every round but the last, which is evaluated."""
+    """Print the seconds of every round but the last, which is evaluated: from when one is written down to when the next is, so that what
+    comes between them, a checkpoint, is counted."""
     work, folder = chosen(), Path(tempfile.mkdtemp()) / "run"
     options = [part for setting in settings() for part in ("--set", setting)]
     command = [sys.executable, "-m", "coterie", "run", "mnist-shards", "--out", str(folder), "--quiet", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        clock = Clock()
         for event in events(folder / "ledger.jsonl", process):
             if event["event"] == "round" and event["round"] <= work.rounds:
-                Clock.tell(event["seconds"])
+                clock.stop()
+                clock.start()
 
 
 if __name__ == "__main__":
