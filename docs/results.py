@@ -47,8 +47,8 @@ them, and this page is made of them by `python docs/results.py`. A study is smal
   all that counts is that it took longer.
 - All comparisons that the paper's claims come to in one recipe are corrected for their number as Holm does, and the interval that is
   shown is the corrected one.
-- Settings were fixed on pilot seeds (900 and up, or as a page says) or before; seeds here are others. "Ours" is the comparison that decides: the contrary
-  one, else of those not shown the coarsest, else the least clear.
+- Settings were fixed on pilot seeds (900 and up, or as a page says) or before; seeds here are others. "Ours" is the comparison that
+  decides: the contrary one, else of those not shown the coarsest, else the least clear.
 """
 
 
