@@ -31,6 +31,7 @@ PICTURES = {
     "why-mnist.png": "whether FML is behind FedAvg on MNIST because of the labels' weight, which is the rate (`studies/contrary.py`)",
     "why-noisy.png": "whether a client with random labels does harm, or is missed (`studies/contrary.py`)",
     "why-public.png": "what FCCL misses in Fashion-MNIST: colour, detail, light or categories (`studies/contrary.py`)",
+    "why-rounds.png": "conv's rounds as a part of FedAvg's, by how near a milestone is to FedAvg's end (`studies/milestones.py`)",
     "fusion.png": "how much of the fused maps is the global extractor's, round by round",
 }
 """What lies beside a result, and what it shows."""
