@@ -9,9 +9,9 @@ more it is done with the authors' partition, two clients that hold all images, e
 images that are cropped and mirrored at random before pixels are reordered (its crops are resized, ours shifted). Then FedAvg is not yet
 flat after its rounds, which are as many as there was time for. OUT gets `why-rounds.json` and `why-rounds.png`.
 
-The numbers of rounds are of a pilot: with seed 900 FedAvg's curve was flat after 130, and 1.2 points below its end conv had needed 55 rounds
-for its 84; with cropped images, which were thought of when the pilot had shown this, 66 for 100 of 117. Two clients whose images are left
-as they are were to be a third setting, of 80 rounds: only the pilot (18 rounds for 25, both at 87% in the end) and one seed were run.
+The numbers of rounds are of a pilot: with seed 900 FedAvg's curve was flat after 130, and 1.2 points below its end conv had needed 55 for
+its 84; with cropped images, which were thought of when the pilot had shown this, 66 for 100 of 117. Two clients whose images are left as
+they are were to be a third setting, of 80 rounds: only the pilot (18 rounds for 25, both at 87% in the end) and one seed were run.
 FedAvg's end is known only when a run is over: like the paper's, these milestones are chosen by who has seen the curves.
 """
 
