@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
@@ -133,18 +133,23 @@ def _worded(effect: Ratios, level: float) -> str:
 
 
 def draw(found: Mapping[str, Sequence[Pair]], target: Path) -> None:
-    """A panel for each setting: a line for each seed, the median, and the paper's two."""
+    """A panel for each setting: a line for each seed, a triangle where conv was not there when it stopped (at the least so many), the
+    median, where it is known, and the paper's two."""
     figure = Figure(figsize=(WIDTH, 0.6 + 1.7 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), sharex=True, squeeze=False)[:, 0]
     for axes, (setting, pairs) in zip(panels, found.items(), strict=True):
-        values = [ratios(pairs, below).lows for below in BELOW]
-        for seed in zip(*values, strict=True):
+        effects = [ratios(pairs, below) for below in BELOW]
+        for seed in zip(*(each.lows for each in effects), strict=True):
             axes.plot(BELOW, seed, "-", color=colour(0), alpha=0.35, linewidth=0.8)
-        axes.plot(BELOW, list(map(median, values)), "o-", color=colour(0), markersize=3, linewidth=1.6, label="median of seeds")
+        for below, each in zip(BELOW, effects, strict=True):
+            late = [low for low, high in zip(each.lows, each.highs, strict=True) if low < high]
+            axes.plot([below] * len(late), late, "^", color=colour(0), alpha=0.6, markersize=4, markeredgewidth=0)
+        middles = [math.nan if each.middle is None else each.middle for each in effects]
+        axes.plot(BELOW, middles, "o-", color=colour(0), markersize=3, linewidth=1.6, label="median of seeds")
         axes.plot(list(PAPER), list(PAPER.values()), "D", color=colour(1), markersize=4, label="the paper")
         axes.axhline(1, color="#000000", linewidth=0.8)
         axes.set_xscale("log")
-        axes.set(ylim=(0, 1.15), ylabel="conv's rounds\nof FedAvg's", xlim=(max(BELOW) * 1.25, min(BELOW) / 1.25))
+        axes.set(ylim=(0, 1.6), ylabel="conv's rounds\nof FedAvg's", xlim=(max(BELOW) * 1.25, min(BELOW) / 1.25))
         axes.set_title(setting, loc="left")
         axes.xaxis.set_major_locator(FixedLocator(BELOW))
         axes.xaxis.set_minor_locator(NullLocator())
