@@ -23,9 +23,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pilot import in_silence, plans_of
 
@@ -135,7 +137,7 @@ def _worded(effect: Ratios, level: float) -> str:
 def draw(found: Mapping[str, Sequence[Pair]], target: Path) -> None:
     """A panel for each setting: a line for each seed, a triangle where conv was not there when it stopped (at the least so many), the
     median, where it is known, and the paper's two."""
-    figure = Figure(figsize=(WIDTH, 0.6 + 1.7 * len(found)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.8 + 1.7 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), sharex=True, squeeze=False)[:, 0]
     for axes, (setting, pairs) in zip(panels, found.items(), strict=True):
         effects = [ratios(pairs, below) for below in BELOW]
@@ -150,11 +152,13 @@ def draw(found: Mapping[str, Sequence[Pair]], target: Path) -> None:
         axes.axhline(1, color="#000000", linewidth=0.8)
         axes.set_xscale("log")
         axes.set(ylim=(0, 1.6), ylabel="conv's rounds\nof FedAvg's", xlim=(max(BELOW) * 1.25, min(BELOW) / 1.25))
-        axes.set_title(setting, loc="left")
+        axes.set_title(fill(setting, 44), loc="left")
         axes.xaxis.set_major_locator(FixedLocator(BELOW))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panels[0].legend(loc="lower left")
+    handles, labels = panels[0].get_legend_handles_labels()
+    late = Line2D([], [], linestyle="", marker="^", color=colour(0), alpha=0.6, markersize=4, markeredgewidth=0)
+    figure.legend([*handles, late], [*labels, "a seed, or more"], loc="outside lower center", ncols=3, columnspacing=1, handletextpad=0.5)
     panels[-1].set_xlabel("milestone: points below FedAvg's end")
     write_figure(figure, target)
 
