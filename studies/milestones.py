@@ -33,7 +33,7 @@ from pilot import in_silence, plans_of
 
 from coterie.results.read import read_whole
 from coterie.results.statistics import RUNNING, crossing
-from coterie.results.verdicts import Censored, Ratios
+from coterie.results.verdicts import Censored, Differences, Ratios
 from coterie.studies.arms import Arm, arm
 from coterie.studies.compare import compare
 from coterie.studies.recipe import Recipe
@@ -109,7 +109,7 @@ def ratios(pairs: Sequence[Pair], below: float) -> Ratios:
 
 def told(found: Mapping[str, Sequence[Pair]], seeds: Sequence[int]) -> dict[str, Any]:
     """Ends, rounds and ratios; intervals share 5% among all that there are (Bonferroni)."""
-    level = 1 - 0.05 / (len(found) * len(PAPER))
+    level = 1 - 0.05 / (len(found) * (len(PAPER) + 1))
     return {
         "seeds": list(seeds),
         "confidence": level,
@@ -117,6 +117,7 @@ def told(found: Mapping[str, Sequence[Pair]], seeds: Sequence[int]) -> dict[str,
             setting: {
                 "FedAvg's end": [pair.end for pair in pairs],
                 "conv's end": [Pair(pair.conv, pair.conv).end for pair in pairs],
+                "conv's end less FedAvg's, in points": _lead(pairs, level),
                 "conv's and FedAvg's rounds": {
                     f"{below:g}": [[each.rounds for each in pair.rounds(below)] for pair in pairs] for below in BELOW
                 },
@@ -125,6 +126,13 @@ def told(found: Mapping[str, Sequence[Pair]], seeds: Sequence[int]) -> dict[str,
             for setting, pairs in found.items()
         },
     }
+
+
+def _lead(pairs: Sequence[Pair], level: float) -> str:
+    """How far conv is ahead in the end: the mean and its interval."""
+    gaps = Differences([100 * (Pair(pair.conv, pair.conv).end - pair.end) for pair in pairs])
+    low, high = gaps.interval(level) or (math.nan, math.nan)
+    return f"{gaps.middle:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _worded(effect: Ratios, level: float) -> str:
