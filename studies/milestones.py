@@ -3,7 +3,7 @@
     python studies/milestones.py OUT [--seeds 11 12 13] [--runs FOLDER] [--data FOLDER]
 
 Table 2's milestones, 94% and 95%, are 1.2 and 0.2 points below what FedAvg comes to (95.20%): there its curve is almost flat, and a small
-lead in accuracy is a long one in rounds. Those of `fedfusion-table2` at study scale are on the way up, 15 and 10 points below. So both
+lead in accuracy is a long one in rounds. Those of `fedfusion-table2` at study scale are on the way up, about 15 and 10 points below. So both
 methods are run until their curves are flat, and their rounds are compared at many distances below FedAvg's end, of the same seed. Once
 more it is done with the authors' partition, two clients that hold all images, each in its own order of pixels, and as in their code with
 images that are cropped and mirrored at random before pixels are reordered (its crops are resized, ours shifted). Then FedAvg is not yet
@@ -60,17 +60,17 @@ PAPER = {1.2: 34 / 100, 0.2: 92 / 256}
 """Points below FedAvg's end -> conv's rounds as a part of FedAvg's, in Table 2: what has intervals here."""
 
 
+def end_of(curve: Curve) -> float:
+    """What a run comes to: the mean of its last evaluations."""
+    return sum(list(curve.values())[-RUNNING:]) / RUNNING
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two runs of one seed."""
 
     fedavg: Curve
     conv: Curve
-
-    @property
-    def end(self) -> float:
-        """What FedAvg comes to: the mean of its last evaluations."""
-        return sum(list(self.fedavg.values())[-RUNNING:]) / RUNNING
 
     def rounds(self, below: float) -> tuple[Censored, Censored]:
         """Of conv and of FedAvg, to so many points below FedAvg's end.
@@ -79,7 +79,7 @@ class Pair:
         >>> [each.rounds for each in Pair(slow, fast).rounds(10.0)]
         [9, 16]
         """
-        target = self.end - below / 100
+        target = end_of(self.fedavg) - below / 100
         ours, theirs = (Censored(crossing(curve, target, RUNNING), max(curve)) for curve in (self.conv, self.fedavg))
         return ours, theirs
 
@@ -115,8 +115,8 @@ def told(found: Mapping[str, Sequence[Pair]], seeds: Sequence[int]) -> dict[str,
         "confidence": level,
         "settings": {
             setting: {
-                "FedAvg's end": [pair.end for pair in pairs],
-                "conv's end": [Pair(pair.conv, pair.conv).end for pair in pairs],
+                "FedAvg's end": [end_of(pair.fedavg) for pair in pairs],
+                "conv's end": [end_of(pair.conv) for pair in pairs],
                 "conv's end less FedAvg's, in points": _lead(pairs, level),
                 "conv's and FedAvg's rounds": {
                     f"{below:g}": [[each.rounds for each in pair.rounds(below)] for pair in pairs] for below in BELOW
@@ -130,7 +130,7 @@ def told(found: Mapping[str, Sequence[Pair]], seeds: Sequence[int]) -> dict[str,
 
 def _lead(pairs: Sequence[Pair], level: float) -> str:
     """How far conv is ahead in the end: the mean and its interval."""
-    gaps = Differences([100 * (Pair(pair.conv, pair.conv).end - pair.end) for pair in pairs])
+    gaps = Differences([100 * (end_of(pair.conv) - end_of(pair.fedavg)) for pair in pairs])
     low, high = gaps.interval(level) or (math.nan, math.nan)
     return f"{gaps.middle:+.1f} [{low:+.1f}, {high:+.1f}]"
 
