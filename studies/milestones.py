@@ -3,7 +3,7 @@
     python studies/milestones.py OUT [--seeds 11 12 13] [--runs FOLDER] [--data FOLDER]
 
 Table 2's milestones, 94% and 95%, are 1.2 and 0.2 points below what FedAvg comes to (95.20%): there its curve is almost flat, and a small
-lead in accuracy is a long one in rounds. Those of `fedfusion-table2` at study scale are on the way up, about 15 and 10 points below. So both
+lead in accuracy is a long one in rounds. Those of `fedfusion-table2` at study scale are on the way up, some 15 and 10 below. So both
 methods are run until their curves are flat, and their rounds are compared at many distances below FedAvg's end, of the same seed. Once
 more it is done with the authors' partition, two clients that hold all images, each in its own order of pixels, and as in their code with
 images that are cropped and mirrored at random before pixels are reordered (its crops are resized, ours shifted). Then FedAvg is not yet
