@@ -76,7 +76,9 @@ class Descent:
         self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
         self._values = [value.detach() for value in parameters.values()]
         self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
+        self._above = list(zip(self._weights, self._biases, strict=True))[:0:-1]  # from the last layer down, without the lowest
         self._one = self._weights[0].new_ones(())
+        self._ones = self._one.expand(0)
 
     @classmethod
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Descent | None:
@@ -89,24 +91,30 @@ class Descent:
 
     def forward(self, step: Step) -> list[Tensor]:
         """Give a step its logits; what goes into every layer."""
-        inputs = [step.x.flatten(1)]
+        given = step.x.flatten(1)
+        inputs = [given]
         for bias, turned in zip(self._biases[:-1], self._turned[:-1], strict=True):
-            inputs.append(torch.addmm(bias, inputs[-1], turned).relu_())
-        step.logits = torch.addmm(self._biases[-1], inputs[-1], self._turned[-1])
+            given = torch.addmm(bias, given, turned).relu_()
+            inputs.append(given)
+        step.logits = torch.addmm(self._biases[-1], given, self._turned[-1])
         return inputs
 
     def back(self, step: Step, objective: Objective, inputs: Sequence[Tensor], lr: float) -> Tensor:
         """Descend in every layer; the loss."""
-        loss, by_logits, pulls = objective.back(step, self._one, self._parameters)
-        back = torch.zeros_like(step.logits) if by_logits is None else by_logits
-        ones = self._one.expand(back.shape[0])
-        for at in reversed(range(len(inputs))):
-            weight, bias, turned = self._weights[at], self._biases[at], back.t()
-            below = back.mm(weight) if at else back
-            weight.addmm_(turned, inputs[at], alpha=-lr)
-            bias.addmv_(turned, ones, alpha=-lr)
-            if at:
-                back = AT.threshold_backward.default(below, inputs[at], 0)
+        loss, back, pulls = objective.back(step, self._one, self._parameters)
+        if back is None:
+            back = torch.zeros_like(step.logits)
+        if self._ones.shape[0] != back.shape[0]:
+            self._ones = self._one.expand(back.shape[0])
+        for (weight, bias), given in zip(self._above, reversed(inputs), strict=False):
+            turned = back.t()
+            below = back.mm(weight)
+            weight.addmm_(turned, given, alpha=-lr)
+            bias.addmv_(turned, self._ones, alpha=-lr)
+            back = AT.threshold_backward.default(below, given, 0)
+        turned = back.t()
+        self._weights[0].addmm_(turned, inputs[0], alpha=-lr)
+        self._biases[0].addmv_(turned, self._ones, alpha=-lr)
         if pulled := [pair for pair in zip(self._values, pulls, strict=bool(pulls)) if pair[1] is not None]:
             torch._foreach_sub_(*zip(*pulled, strict=True), alpha=lr)
         return loss

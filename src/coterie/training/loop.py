@@ -215,27 +215,29 @@ class _Loop:
         with self._following():
             return [self.step(*batch) for batch in self.made(batches, epoch)]
 
-    def made(self, batches: list[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Positions, inputs and labels of each batch; the inputs of many small batches are made in one go."""
+    def made(self, batches: list[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
+        """Inputs and labels of each batch, and what the frozen networks say of it; those of many small batches are made in one go."""
         if self._training.augment != "none":
             for chosen in batches:
-                x, y = self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps))
-                yield chosen, self._device.put(x), self._device.put(y)
+                x, y = map(self._device.put, self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps)))
+                yield x, y, {name: outputs(chosen, x) for name, outputs in self._known.items()}
             return
         at, together = 0, 1
         while at < len(batches):
             some = batches[at : at + together]
-            x, y = map(self._device.put, self._data.batch(torch.cat(some) if len(some) > 1 else some[0]))
-            sizes = list(map(len, some))
-            yield from zip(some, torch.split(x, sizes), torch.split(y, sizes), strict=True)
-            at, together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(x.nbytes, 1))
+            chosen, sizes = torch.cat(some), list(map(len, some))
+            x, y = map(self._device.put, self._data.batch(chosen))
+            known = {name: outputs(chosen, x) for name, outputs in self._known.items()}
+            yield from _cut(x, y, known, sizes)
+            weight = x.nbytes + sum(each.nbytes for each in known.values())
+            at, together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(weight, 1))
 
-    def step(self, chosen: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+    def step(self, x: Tensor, y: Tensor, known: Mapping[str, Tensor]) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
-        seen = self._kind(self._model, x, y, self._start, {name: outputs(chosen, x) for name, outputs in self._known.items()})
+        seen = self._kind(self._model, x, y, self._start, known)
         lr, descent = self.lr * self._rate(self.steps), self._trained.descent
         loss = self._moved(seen, lr) if descent is None else descent(seen, self._objective, lr)
-        self.steps, self.samples = self.steps + 1, self.samples + chosen.shape[0]
+        self.steps, self.samples = self.steps + 1, self.samples + x.shape[0]
         return [loss, *seen.parts]
 
     def _moved(self, seen: Step, lr: float) -> Tensor:
@@ -254,6 +256,15 @@ class _Loop:
     def optimiser_state(self) -> Record:
         """What the next fit may go on from."""
         return self._mover.state() if self._training.state == "kept" else EMPTY
+
+
+def _cut(
+    x: Tensor, y: Tensor, known: Mapping[str, Tensor], sizes: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
+    """Batches that were made in one go, one by one."""
+    parts = {name: each.split(sizes) for name, each in known.items()}
+    for at, (inputs, labels) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
+        yield inputs, labels, {name: each[at] for name, each in parts.items()}
 
 
 def derived(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:

@@ -224,7 +224,7 @@ class CrossEntropy(Objective):
         scores = torch.log_softmax(step.logits, 1)
         loss, total = AT.nll_loss_forward.default(scores, step.y, None, 1, -100)
         by_scores = AT.nll_loss_backward.default(weight, scores, step.y, None, 1, -100, total)
-        return Slope(loss, AT._log_softmax_backward_data.default(by_scores, scores, 1, scores.dtype))
+        return Slope(loss, torch._log_softmax_backward_data(by_scores, scores, 1, scores.dtype))
 
 
 @dataclass(frozen=True)
@@ -292,4 +292,4 @@ class Distillation(Objective):
         student, teacher = step.logits.log_softmax(1), step.frozen[self.teacher].detach().log_softmax(1)
         value = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
         by_scores = (teacher.exp() * (weight / len(student))).neg_()
-        return Slope(value, AT._log_softmax_backward_data.default(by_scores, student, 1, student.dtype))
+        return Slope(value, torch._log_softmax_backward_data(by_scores, student, 1, student.dtype))
