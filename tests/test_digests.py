@@ -14,9 +14,10 @@ KEPT = json.loads(digests.KEPT.read_text())
 
 @pytest.mark.parametrize("case", digests.CASES)
 def test_the_bits_are_those_written_down(case) -> None:
-    if digests.machine() != KEPT["processor"]:
-        pytest.skip(f"bits were written down on {KEPT['processor']}, this is {digests.machine()}")
-    assert digests.digest_of(case) == KEPT["digests"][case]
+    written = KEPT.get(digests.machine(), {})
+    if case not in written:
+        pytest.skip(f"bits were written down on {', '.join(KEPT)}; not for this on {digests.machine()}")
+    assert digests.digest_of(case) == written[case]
 
 
 @pytest.mark.parametrize("case", ["fedavg", "fml"])
@@ -26,4 +27,5 @@ def test_the_same_experiment_twice_has_the_same_bits(case) -> None:
 
 def test_every_method_is_written_down() -> None:
     assert set(METHODS) == {case["method"]["name"] for case in digests.CASES.values()}
-    assert set(KEPT["digests"]) == set(digests.CASES)
+    assert any(set(written) == set(digests.CASES) for written in KEPT.values())
+    assert all(set(written) <= set(digests.CASES) for written in KEPT.values())

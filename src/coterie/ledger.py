@@ -29,6 +29,7 @@ Listener: TypeAlias = Callable[[Event], None]
 LEDGER = "ledger.jsonl"
 """What it is called in a run's folder."""
 CHUNK = 1 << 20
+ENCODED = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Mark(NamedTuple):
@@ -64,7 +65,7 @@ class Ledger:
     def write(self, event: str, **fields: Any) -> None:
         """Append one event."""
         line: Event = {"event": event, **fields}
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        data = ENCODED(line).encode() + b"\n"
         self._sha.update(data)
         with naming(self._path):
             self._file.write(data)

@@ -32,6 +32,7 @@ OBJECTIVES = {
     "MMD": CrossEntropy() + 0.1 * MMD(),
     "L2": CrossEntropy() + 0.1 * SquaredDistance(),
     "near the start": CrossEntropy() + 0.1 * Proximal(),
+    "near the start, between others": CrossEntropy() + 0.1 * Proximal() + 0.2 * MMD(),
     "only near the start": Proximal(),
 }
 
@@ -41,12 +42,13 @@ def dense(sizes: list[int]) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers).double()
 
 
-def descended(net: nn.Module, objective: Objective, steps: list[tuple], lr: float) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """By automatic differentiation: losses, and what comes out; the network is as it was."""
+def descended(net: nn.Module, objective: Objective, steps: list[tuple], lr: float) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
+    """By automatic differentiation: losses and the terms of each, and what comes out; the network is as it was."""
     before, losses = {name: value.detach().clone() for name, value in net.named_parameters()}, []
     for step in steps:
-        loss = objective(Step(net, *step))
-        losses.append(loss.item())
+        seen = Step(net, *step)
+        loss = objective(seen)
+        losses.append([loss.item(), *(part.item() for part in seen.parts)])
         gradients = torch.autograd.grad(loss, list(net.parameters()), allow_unused=True)
         with torch.no_grad():
             for parameter, gradient in zip(net.parameters(), gradients, strict=True):
@@ -56,13 +58,19 @@ def descended(net: nn.Module, objective: Objective, steps: list[tuple], lr: floa
     return losses, after
 
 
-def same(net: nn.Module, objective: Objective, steps: list[tuple], lr: float = 0.3) -> None:
-    """Both ways give the same losses and weights."""
+def same(net: nn.Module, objective: Objective, steps: list[tuple], lr: float = 0.3, in_a_row: bool = False) -> None:
+    """Both ways give the same losses, terms of them and weights, however these lie in memory."""
     losses, after = descended(net, objective, steps, lr)
-    descent = descent_of(net, dict(net.named_parameters()), objective, Training(), derived)
+    parameters = dict(net.named_parameters())
+    if in_a_row:
+        row = torch.cat([value.detach().flatten() for value in parameters.values()]).split([value.numel() for value in parameters.values()])
+        parameters = {name: part.view(value.shape) for part, (name, value) in zip(row, parameters.items(), strict=True)}
+    descent = descent_of(net, parameters, objective, Training(), derived)
     assert descent is not None
-    assert [descent(Step(net, *step), objective, lr).item() for step in steps] == pytest.approx(losses, rel=1e-9, abs=1e-12)
-    for name, value in net.named_parameters():
+    for step, expected in zip(steps, losses, strict=True):
+        seen = Step(net, *step)
+        assert [descent(seen, lr).item(), *(part.item() for part in seen.parts)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    for name, value in parameters.items():
         torch.testing.assert_close(value.detach(), after[name], rtol=1e-8, atol=1e-10)
 
 
@@ -72,9 +80,10 @@ def same(net: nn.Module, objective: Objective, steps: list[tuple], lr: float = 0
     classes=st.integers(2, 8),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     objective=st.sampled_from([*OBJECTIVES, "along a direction"]),
+    in_a_row=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_it_is_plain_descent(widths, classes, sizes, objective, seed) -> None:
+def test_it_is_plain_descent(widths, classes, sizes, objective, in_a_row, seed) -> None:
     torch.manual_seed(seed)
     net = dense([16, *widths, classes])
     start = {name: torch.randn_like(value) for name, value in net.named_parameters()}
@@ -83,7 +92,7 @@ def test_it_is_plain_descent(widths, classes, sizes, objective, seed) -> None:
         (torch.randn(n, 1, 4, 4).double(), torch.randint(classes, (n,)), start, {"teacher": each, "global logits": each})
         for n, each in zip(sizes, given, strict=True)
     ]
-    same(net, OBJECTIVES.get(objective) or CrossEntropy() + Correction(Record(start)), steps)
+    same(net, OBJECTIVES.get(objective) or CrossEntropy() + Correction(Record(start)), steps, in_a_row=in_a_row)
 
 
 @settings(max_examples=60, deadline=None)

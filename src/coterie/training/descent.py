@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.training.dense import KINDS, layers_of
-from coterie.training.objectives import Objective, Step
+from coterie.training.objectives import Objective, Proximal, Step, Sum, Weighted
 from coterie.training.settings import Training
 
 __all__ = ["Descends", "Descent", "descent_of"]
@@ -32,7 +32,7 @@ class Descends(Protocol):
     def written(self) -> bool:
         """Whether nothing is derived, beyond what an objective derives of itself."""
 
-    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
+    def __call__(self, step: Step, lr: float) -> Tensor:
         """One step on a batch: its loss before."""
 
 
@@ -47,7 +47,7 @@ def descent_of(
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> descent = descent_of(net, dict(net.named_parameters()), CrossEntropy(), Training())
     >>> x, y = torch.ones(5, 4), torch.zeros(5, dtype=torch.int64)
-    >>> first, second = (float(descent(Step(net, x, y, start={}), CrossEntropy(), lr=0.1)) for _ in range(2))
+    >>> first, second = (float(descent(Step(net, x, y, start={}), lr=0.1)) for _ in range(2))
     >>> second < first
     True
     """
@@ -59,7 +59,7 @@ def descent_of(
     for name, each in objective.sides.items():
         part = {key.removeprefix(f"{name}."): value for key, value in moving.items() if key.startswith(f"{name}.")}
         net = getattr(model, name)
-        found = Descent.of(net, part, each) or (derive and Derived(net, list(part.values()), derive))
+        found = Descent.of(net, part, each) or (derive and Derived(net, list(part.values()), each, derive))
         if found is None:
             return None
         sides[name] = found
@@ -71,8 +71,9 @@ class Descent:
 
     written = True
 
-    def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor], objective: Objective) -> None:
         self._parameters = parameters
+        self._objective, self._ties = _untied(objective, parameters)
         self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
         self._values = [value.detach() for value in parameters.values()]
         self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
@@ -84,10 +85,12 @@ class Descent:
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Descent | None:
         """For a dense network, all of whose parameters move, and an objective whose way back to its logits is known; else None."""
         layers = layers_of(model) if objective.shallow else None
-        return cls(layers, moving) if layers and list(moving) == [f"{name}.{kind}" for name in layers for kind in KINDS] else None
+        return (
+            cls(layers, moving, objective) if layers and list(moving) == [f"{name}.{kind}" for name in layers for kind in KINDS] else None
+        )
 
-    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
-        return self.back(step, objective, self.forward(step), lr)
+    def __call__(self, step: Step, lr: float) -> Tensor:
+        return self.back(step, self.forward(step), lr)
 
     def forward(self, step: Step) -> list[Tensor]:
         """Give a step its logits; what goes into every layer."""
@@ -99,9 +102,11 @@ class Descent:
         step.logits = torch.addmm(self._biases[-1], given, self._turned[-1])
         return inputs
 
-    def back(self, step: Step, objective: Objective, inputs: Sequence[Tensor], lr: float) -> Tensor:
+    def back(self, step: Step, inputs: Sequence[Tensor], lr: float) -> Tensor:
         """Descend in every layer; the loss."""
-        loss, back, pulls = objective.back(step, self._one, self._parameters)
+        loss, back, pulls = self._objective.back(step, self._one, self._parameters)
+        for tie in self._ties:
+            loss = tie.stretched(step, loss)
         if back is None:
             back = torch.zeros_like(step.logits)
         if self._ones.shape[0] != back.shape[0]:
@@ -117,23 +122,88 @@ class Descent:
         self._biases[0].addmv_(turned, self._ones, alpha=-lr)
         if pulled := [pair for pair in zip(self._values, pulls, strict=bool(pulls)) if pair[1] is not None]:
             torch._foreach_sub_(*zip(*pulled, strict=True), alpha=lr)
+        for tie in self._ties:
+            tie.pull(lr)
         return loss
+
+
+class _Tie:
+    """A proximal term of the objective, at its place among the others: over all weights at once, where they lie in a row."""
+
+    def __init__(self, at: int, weight: float, term: Proximal, parameters: Mapping[str, Tensor]) -> None:
+        self._at, self._weight, self._term, self._names = at, weight, term, list(parameters)
+        self._here = _in_a_row([value.detach() for value in parameters.values()])
+        self._anchor: tuple[Mapping[str, Tensor], list[Tensor]] | None = None
+        self._away: tuple[Tensor, ...] = ()
+
+    def stretched(self, step: Step, loss: Tensor) -> Tensor:
+        """A loss, with what the term adds to it; the weights are still those before the step."""
+        self._away = torch._foreach_sub(self._here, self._anchored(step))
+        first, *rest = (row.dot(row) for row in (each.reshape(-1) for each in self._away))
+        value = sum(rest, start=first) * (0.5 * self._weight)
+        if not step.parts:
+            step.parts.append(loss)
+        step.parts.insert(self._at, value)
+        return loss + value
+
+    def pull(self, lr: float) -> None:
+        """Descend."""
+        torch._foreach_sub_(self._here, self._away, alpha=lr * self._weight)
+
+    def _anchored(self, step: Step) -> list[Tensor]:
+        """Where the weights are tied to, laid out as they are, once for all steps."""
+        anchor = self._term.anchor_of(step)
+        if self._anchor is None or self._anchor[0] is not anchor:
+            tensors = [anchor[name] for name in self._names]
+            self._anchor = anchor, tensors if len(self._here) > 1 else [torch.cat([each.reshape(-1) for each in tensors])]
+        return self._anchor[1]
+
+
+def _untied(objective: Objective, parameters: Mapping[str, Tensor]) -> tuple[Objective, list[_Tie]]:
+    """An objective without its proximal terms, and those; as it is, where it is nothing else."""
+    terms = objective.terms if isinstance(objective, Sum) else (objective,)
+    both = [(each.weight, each.term) if isinstance(each, Weighted) else (1.0, each) for each in terms]
+    ties = [_Tie(at, weight, term, parameters) for at, (weight, term) in enumerate(both) if type(term) is Proximal]
+    rest = tuple(each for each, (_, term) in zip(terms, both, strict=True) if type(term) is not Proximal)
+    if not ties or not rest:
+        return objective, []
+    return rest[0] if len(rest) == 1 else Sum(rest), ties
+
+
+def _in_a_row(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors that lie one behind the other in memory as one, all others as they are.
+
+    >>> a, b = torch.arange(6).split([4, 2])
+    >>> [each.tolist() for each in _in_a_row([a.view(2, 2), b])], len(_in_a_row([b, a]))
+    ([[0, 1, 2, 3, 4, 5]], 2)
+    """
+    first = tensors[0]
+    begin = end = first.storage_offset()
+    for each in tensors:
+        if (
+            each.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+            or each.storage_offset() != end
+            or not each.is_contiguous()
+        ):
+            return tensors
+        end += each.numel()
+    return [first.as_strided((end - begin,), (1,), begin)]
 
 
 class Derived:
     """Steps of any other network, beside a dense one."""
 
-    def __init__(self, net: nn.Module, parameters: Sequence[Tensor], derive: Derive) -> None:
-        self._net, self._parameters, self._derive = net, parameters, derive
+    def __init__(self, net: nn.Module, parameters: Sequence[Tensor], objective: Objective, derive: Derive) -> None:
+        self._net, self._parameters, self._objective, self._derive = net, parameters, objective, derive
 
     def forward(self, step: Step) -> list[Tensor]:
         """Give a step its logits."""
         step.logits = self._net(step.x)
         return []
 
-    def back(self, step: Step, objective: Objective, inputs: Sequence[Tensor], lr: float) -> Tensor:
+    def back(self, step: Step, inputs: Sequence[Tensor], lr: float) -> Tensor:
         """Descend; the loss."""
-        loss = objective(step)
+        loss = self._objective(step)
         with torch.no_grad():
             for parameter, gradient in zip(self._parameters, self._derive(loss, self._parameters), strict=True):
                 if gradient is not None:
@@ -148,10 +218,10 @@ class SideBySide:
         self._each = each
         self.written = all(isinstance(one, Descent) for one in each.values())
 
-    def __call__(self, step: Step, objective: Objective, lr: float) -> Tensor:
+    def __call__(self, step: Step, lr: float) -> Tensor:
         steps = {name: Step(step.model, step.x, step.y, step.start) for name in self._each}
         inputs = {name: descent.forward(steps[name]) for name, descent in self._each.items()}
         for name, one in steps.items():
             one.frozen = {other: each.logits.detach() for other, each in steps.items() if other != name}
-        losses = [descent.back(steps[name], objective.sides[name], inputs[name], lr) for name, descent in self._each.items()]
+        losses = [descent.back(steps[name], inputs[name], lr) for name, descent in self._each.items()]
         return sum(losses[1:], start=losses[0])

@@ -154,7 +154,9 @@ class _Tensors(_Network):
 
     def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device) -> None:
         self.model, self._device = model, device
-        self.moving = {name: device.put(value).clone() for name, value in start.items()}
+        row = torch.cat([device.put(value).reshape(-1) for value in start.values()])  # in one piece: what looks at all of them looks once
+        parts = torch.split(row, [value.numel() for value in start.values()])
+        self.moving = {name: part.view(value.shape) for (name, value), part in zip(start.items(), parts, strict=True)}
 
     @classmethod
     def of(
@@ -168,6 +170,8 @@ class _Tensors(_Network):
         if own.keys() != given.keys() or any(layers_of(net) is None for net in nets):
             return None
         if any(own[name].shape != value.shape or own[name].dtype != value.dtype for name, value in given.items()):
+            return None
+        if len({value.dtype for value in given.values()}) > 1:
             return None
         made = cls(model, {name: given[name] for name in own}, device)
         made.write_out(objective, training)
@@ -236,7 +240,7 @@ class _Loop:
         """One step on some samples: its loss, and the terms of it."""
         seen = self._kind(self._model, x, y, self._start, known)
         lr, descent = self.lr * self._rate(self.steps), self._trained.descent
-        loss = self._moved(seen, lr) if descent is None else descent(seen, self._objective, lr)
+        loss = self._moved(seen, lr) if descent is None else descent(seen, lr)
         self.steps, self.samples = self.steps + 1, self.samples + x.shape[0]
         return [loss, *seen.parts]
 
@@ -258,12 +262,10 @@ class _Loop:
         return self._mover.state() if self._training.state == "kept" else EMPTY
 
 
-def _cut(
-    x: Tensor, y: Tensor, known: Mapping[str, Tensor], sizes: Sequence[int]
-) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
+def _cut(x: Tensor, y: Tensor, known: Mapping[str, Tensor], sizes: list[int]) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
     """Batches that were made in one go, one by one."""
-    parts = {name: each.split(sizes) for name, each in known.items()}
-    for at, (inputs, labels) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
+    parts = {name: torch.split(each, sizes) for name, each in known.items()}
+    for at, (inputs, labels) in enumerate(zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)):
         yield inputs, labels, {name: each[at] for name, each in parts.items()}
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from coterie.models import Staged
 from coterie.record import Record
 
-__all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Slope", "Step", "kl_divergence"]
+__all__ = ["CrossEntropy", "Distillation", "Objective", "Proximal", "Slope", "Step", "Sum", "Weighted", "kl_divergence"]
 
 AT = torch.ops.aten
 
@@ -244,12 +244,20 @@ class Proximal(Objective):
     def shallow(self) -> bool:
         return True
 
+    def anchor_of(self, step: Step) -> Mapping[str, Tensor]:
+        """What the parameters of a step are held near, by name."""
+        return step.start if self.anchor is None else self._anchored
+
+    @cached_property
+    def _anchored(self) -> Mapping[str, Tensor]:
+        return {} if self.anchor is None else self.anchor.tensors
+
     def __call__(self, step: Step) -> Tensor:
-        anchor = step.start if self.anchor is None else self.anchor.tensors
+        anchor = self.anchor_of(step)
         return _half_square([p - anchor[name] for name, p in step.model.named_parameters() if p.requires_grad])
 
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
-        anchor = step.start if self.anchor is None else self.anchor.tensors
+        anchor = self.anchor_of(step)
         with torch.no_grad():
             away = torch._foreach_sub(list(parameters.values()), [anchor[name] for name in parameters])
             value = _half_square(away)
