@@ -154,3 +154,11 @@ def test_what_does_not_fit_the_network_is_said_as_ever() -> None:
     site = small_experiment(FedAvg()).population().site(0, 1, ModelCache())
     with pytest.raises(RuntimeError, match="Missing key"):
         site.fit(site.fresh().drop("head"), CrossEntropy())
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy(), CrossEntropy() + 0.1 * Proximal()])
+def test_who_keeps_a_tensor_of_what_came_out_keeps_no_other(objective) -> None:
+    training = Training(epochs=1, optimiser=Sgd(lr=0.1))
+    site = small_experiment(FedAvg(), training=training).population().site(0, 1, ModelCache())
+    for value in site.fit(site.fresh(), objective).params.tensors.values():
+        assert value.untyped_storage().nbytes() == value.nbytes

@@ -18,7 +18,7 @@ from coterie.training.dense import KINDS, layers_of
 from coterie.training.objectives import Objective, Proximal, Step, Sum, Weighted
 from coterie.training.settings import Training
 
-__all__ = ["Descends", "Descent", "descent_of"]
+__all__ = ["Descends", "Descent", "descent_of", "tied"]
 
 AT = torch.ops.aten
 Derive: TypeAlias = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
@@ -73,7 +73,8 @@ class Descent:
 
     def __init__(self, layers: Sequence[str], parameters: Mapping[str, Tensor], objective: Objective) -> None:
         self._parameters = parameters
-        self._objective, self._ties = _untied(objective, parameters)
+        self._objective, ties = _untied(objective)
+        self._ties = [_Tie(*tie, parameters) for tie in ties]
         self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
         self._values = [value.detach() for value in parameters.values()]
         self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
@@ -159,11 +160,21 @@ class _Tie:
         return self._anchor[1]
 
 
-def _untied(objective: Objective, parameters: Mapping[str, Tensor]) -> tuple[Objective, list[_Tie]]:
-    """An objective without its proximal terms, and those; as it is, where it is nothing else."""
+def tied(objective: Objective) -> bool:
+    """Whether a proximal term is one of several, so that descent looks at all weights together: they had better lie in a row.
+
+    >>> from coterie.training.objectives import CrossEntropy
+    >>> tied(CrossEntropy() + 0.1 * Proximal()), tied(CrossEntropy())
+    (True, False)
+    """
+    return bool(_untied(objective)[1])
+
+
+def _untied(objective: Objective) -> tuple[Objective, list[tuple[int, float, Proximal]]]:
+    """An objective without its proximal terms, and those, with their places and weights; as it is, where it is nothing else."""
     terms = objective.terms if isinstance(objective, Sum) else (objective,)
     both = [(each.weight, each.term) if isinstance(each, Weighted) else (1.0, each) for each in terms]
-    ties = [_Tie(at, weight, term, parameters) for at, (weight, term) in enumerate(both) if type(term) is Proximal]
+    ties = [(at, weight, term) for at, (weight, term) in enumerate(both) if type(term) is Proximal]
     rest = tuple(each for each, (_, term) in zip(terms, both, strict=True) if type(term) is not Proximal)
     if not ties or not rest:
         return objective, []
@@ -177,17 +188,16 @@ def _in_a_row(tensors: list[Tensor]) -> list[Tensor]:
     >>> [each.tolist() for each in _in_a_row([a.view(2, 2), b])], len(_in_a_row([b, a]))
     ([[0, 1, 2, 3, 4, 5]], 2)
     """
-    first = tensors[0]
-    begin = end = first.storage_offset()
+    begin = end = tensors[0].storage_offset()
     for each in tensors:
-        if (
-            each.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-            or each.storage_offset() != end
-            or not each.is_contiguous()
-        ):
+        if _memory_of(each) != _memory_of(tensors[0]) or each.storage_offset() != end or not each.is_contiguous():
             return tensors
         end += each.numel()
-    return [first.as_strided((end - begin,), (1,), begin)]
+    return [tensors[0].as_strided((end - begin,), (1,), begin)]
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 class Derived:

@@ -22,7 +22,7 @@ from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.training.dense import Backward, layers_of
-from coterie.training.descent import Descends, descent_of
+from coterie.training.descent import Descends, descent_of, tied
 from coterie.training.objectives import Objective, Step
 from coterie.training.score import EVALUATION_BATCH, Output, load, score
 from coterie.training.settings import Training
@@ -152,11 +152,10 @@ class _Network:
 class _Tensors(_Network):
     """Dense networks whose steps are written out: nobody asks a module for anything, so weights are not brought there and back."""
 
-    def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device) -> None:
-        self.model, self._device = model, device
-        row = torch.cat([device.put(value).reshape(-1) for value in start.values()])  # in one piece: what looks at all of them looks once
-        parts = torch.split(row, [value.numel() for value in start.values()])
-        self.moving = {name: part.view(value.shape) for (name, value), part in zip(start.items(), parts, strict=True)}
+    def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device, *, in_a_row: bool) -> None:
+        self.model, self._device, self._in_a_row = model, device, in_a_row
+        given = {name: device.put(value) for name, value in start.items()}
+        self.moving = _laid_in_a_row(given) if in_a_row else {name: value.clone() for name, value in given.items()}
 
     @classmethod
     def of(
@@ -171,15 +170,22 @@ class _Tensors(_Network):
             return None
         if any(own[name].shape != value.shape or own[name].dtype != value.dtype for name, value in given.items()):
             return None
-        if len({value.dtype for value in given.values()}) > 1:
-            return None
-        made = cls(model, {name: given[name] for name in own}, device)
+        one_type = len({value.dtype for value in given.values()}) == 1
+        made = cls(model, {name: given[name] for name in own}, device, in_a_row=one_type and tied(objective))
         made.write_out(objective, training)
         return made if made.written else None
 
     def params(self) -> Record:
-        """What it is now, and will not change any more."""
-        return Record({name: self._device.fetch(value) for name, value in self.moving.items()})
+        """What it is now, and will not change any more; whoever keeps one tensor keeps no other."""
+        own = {name: value.clone() for name, value in self.moving.items()} if self._in_a_row else self.moving
+        return Record({name: self._device.fetch(value) for name, value in own.items()})
+
+
+def _laid_in_a_row(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that lie one behind the other in memory, for a term that looks at all of them."""
+    row = torch.cat([value.reshape(-1) for value in tensors.values()])
+    parts = torch.split(row, [value.numel() for value in tensors.values()])
+    return {name: part.view(value.shape) for (name, value), part in zip(tensors.items(), parts, strict=True)}
 
 
 class _Loop:
