@@ -7,8 +7,11 @@ import os
 import numpy as np
 import pytest
 import torch
+from tests import digests
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from coterie import devices
+from coterie import Experiment, devices
 from coterie.data.examples import Examples
 from coterie.data.pool import Pool
 from coterie.devices import CPU, Device, find
@@ -16,14 +19,18 @@ from coterie.engines import Inline
 from coterie.errors import UserError
 from coterie.methods import METHODS, FedAvg
 from coterie.models import MLP
+from coterie.running import rounds
 from coterie.running.rounds import run
 from coterie.site import ModelCache, Site
 from coterie.testing import small_experiment
+from coterie.training import score
 from coterie.training.objectives import CrossEntropy, Objective, Proximal
 from coterie.training.optimisers import Adam, Sgd
+from coterie.training.score import Scores
 from coterie.training.settings import Training
 from coterie.training.stacking import Request, fit_together
 
+AT = torch.ops.aten
 REAL = os.environ.get("COTERIE_GPU") == "1"
 
 
@@ -55,6 +62,22 @@ class Looking(Objective):
         return (CrossEntropy() + 0.1 * Proximal())(step)
 
 
+ELSEWHERE = sorted(set({case["method"]["name"]: name for name, case in digests.CASES.items()}.values()) - {"fedmatch-public"})
+"""A case of each method but one: its steps ask the device whether it is sure of any sample, and wait for the answer."""
+
+
+class OneDevice(TorchDispatchMode):
+    """Lets no operation see tensors of two devices, beyond numbers, positions and what brings one to the other: what a GPU would not do
+    either, where a device that pretends says nothing, a product for one."""
+
+    MAY = (AT._to_copy.default, AT.copy_.default, AT.index.Tensor, AT.index_put.default, AT.index_put_.default)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kinds = {each.device.type for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor) and each.dim()}
+        assert len(kinds) <= 1 or func in self.MAY, f"{func} of tensors on {kinds}"
+        return func(*args, **(kwargs or {}))
+
+
 def site(device: Device, training: Training) -> Site:
     rng = np.random.default_rng(0)
     pool = Pool(rng.integers(0, 256, (40, 1, 4, 4), dtype=np.uint8), rng.integers(0, 3, 40), train=40, classes=3)
@@ -81,6 +104,25 @@ def test_nothing_crosses_from_step_to_step(optimiser) -> None:
         return device.there, device.back
 
     assert crossings(batch=2) == crossings(batch=10)
+
+
+@pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_whatever_a_method_does_it_does_on_one_device(case, tmp_path, monkeypatch) -> None:
+    seen = []
+
+    def scored(logits, y):
+        seen.append({logits.device.type, y.device.type})
+        return Scores(len(y))
+
+    monkeypatch.setattr(rounds, "find", lambda name: Pretended())
+    monkeypatch.setattr(score, "_scored", scored)  # numbers are fetched one by one
+    few = {"data": {**digests.CASES[case].get("data", digests.BASE["data"]), "train": 60, "test": 20}, "rounds": 2}
+    experiment = Experiment.parse({**digests.BASE, **digests.CASES[case], **few})
+    with OneDevice():
+        run(experiment, tmp_path / "run", engine=Inline())
+    assert seen
+    assert all(each == {"meta"} for each in seen)
 
 
 def test_samples_are_put_on_a_device_once() -> None:

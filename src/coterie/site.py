@@ -218,11 +218,23 @@ class Site:
 
     def predict(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """Logits of this participant's network over `data`."""
-        return self.cache.device.fetch(outputs_of(self.frozen(params, slot), data))
+        return self.fetch(outputs_of(self.frozen(params, slot), data))
 
     def features(self, params: Record, data: Samples, slot: str = "model") -> Tensor:
         """What the head of this participant's network sees of `data`."""
-        return self.cache.device.fetch(outputs_of(self.frozen(params, slot, lambda net, x: staged(net).features(x)), data))
+        return self.fetch(outputs_of(self.frozen(params, slot, lambda net, x: staged(net).features(x)), data))
+
+    def blank(self) -> Tensor:
+        """A batch of one sample of zeros, where networks compute: to see the shape of what comes of it."""
+        return self.put(torch.zeros(1, *self.train.shape, dtype=self.dtype))
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A tensor where networks compute (`engine.device`)."""
+        return self.cache.device.put(tensor)
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """A tensor from there, where messages and memories are made: in the machine's memory."""
+        return self.cache.device.fetch(tensor)
 
     def score(self, params: Record, data: Examples | None = None, *, output: Output = lambda net, x: net(x)) -> Scores:
         """How well this participant's network does under `params` on its own test slice, or on `data`."""

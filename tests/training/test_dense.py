@@ -14,7 +14,6 @@ from coterie.methods import mmd
 from coterie.methods.mmd import MMD, SquaredDistance
 from coterie.methods.scaffold import Correction
 from coterie.models import MLP
-from coterie.record import Record
 from coterie.training.dense import Backward, Dense, Span, layers_of
 from coterie.training.objectives import CrossEntropy, Distillation, Proximal, Step
 
@@ -53,7 +52,7 @@ def test_no_bit_differs(widths, inputs, classes, batch, objective, dtype, seed) 
     frozen = {"teacher": torch.randn(batch, classes, dtype=dtype), "global logits": torch.randn(batch, classes, dtype=dtype)}
     start = {name: torch.randn_like(value) for name, value in net.named_parameters()}
     derived, ours = Step(net, x, y, start, frozen), Step(net, x, y, start, frozen)
-    minimised = OBJECTIVES.get(objective) or CrossEntropy() + Correction(Record(start))
+    minimised = OBJECTIVES.get(objective) or CrossEntropy() + Correction(start)
     backward = Backward.of(net, dict(net.named_parameters()), minimised)
     assert (backward is None) == (1 in widths)
     if backward is None:

@@ -17,7 +17,6 @@ from coterie.methods.mmd import MMD, SquaredDistance
 from coterie.methods.scaffold import Correction
 from coterie.models import CNN, MLP
 from coterie.models.pair import PairNet
-from coterie.record import Record
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
 from coterie.training.descent import descent_of
@@ -92,7 +91,7 @@ def test_it_is_plain_descent(widths, classes, sizes, objective, in_a_row, seed) 
         (torch.randn(n, 1, 4, 4).double(), torch.randint(classes, (n,)), start, {"teacher": each, "global logits": each})
         for n, each in zip(sizes, given, strict=True)
     ]
-    same(net, OBJECTIVES.get(objective) or CrossEntropy() + Correction(Record(start)), steps, in_a_row=in_a_row)
+    same(net, OBJECTIVES.get(objective) or CrossEntropy() + Correction(start), steps, in_a_row=in_a_row)
 
 
 @settings(max_examples=60, deadline=None)

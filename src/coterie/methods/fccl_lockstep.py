@@ -111,8 +111,7 @@ class FCCLLockstep(FCCL):
         net.load_state_dict(params.tensors)
         net.train()
         with torch.no_grad(), scoped(seed_of(site.seed, site.round, site.id, "exchange", at)):
-            out: Tensor = net(data.one_batch()[0])
-        return out
+            return site.fetch(net(data.one_batch()[0]))
 
     def _batch(self, site: Site, message: Record, at: int) -> Examples:
         data = site.public.only(self._batches(site, message)[at])

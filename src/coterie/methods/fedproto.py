@@ -45,6 +45,9 @@ class PrototypeDistance(Objective):
     """By class, whether there is a prototype."""
     distance: Distance
 
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        return PrototypeDistance(put(self.prototypes), put(self.known), self.distance)
+
     def __call__(self, step: Step) -> Tensor:
         f, y = step.features, step.y
         if self.distance == "samples":
@@ -119,7 +122,7 @@ class FedProto(Method):
         objective = CrossEntropy() + (self.lam if known.any() else 0.0) * PrototypeDistance(shared, known, self.distance)
         fitted = site.fit(memory.group("model") or site.initial(), objective, optimiser=memory.group("optimiser"))
         if known.any():
-            site.evaluate("personal", fitted.params, output=nearest_prototype(shared, known))
+            site.evaluate("personal", fitted.params, output=nearest_prototype(site.put(shared), site.put(known)))
         else:
             site.evaluate("personal", fitted.params)
         members = F.one_hot(site.train.labels, site.train.classes).to(site.dtype)
@@ -139,4 +142,4 @@ def _miscounted(reply: Record) -> str | None:
 def _width(site: Site) -> int:
     """How many features the head of a site's network sees."""
     with torch.no_grad():
-        return staged(site.model().eval()).features(torch.zeros(1, *site.train.shape, dtype=site.dtype)).shape[1]
+        return staged(site.model().eval()).features(site.blank()).shape[1]

@@ -10,7 +10,7 @@ stands where the gradient stood. Model and variate travel both ways, twice FedAv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -28,22 +28,26 @@ from coterie.training.objectives import Objective, Slope, Step
 __all__ = ["Correction", "Scaffold"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Correction(Objective):
     """<w, c - c_i>, whose gradient is the correction c - c_i (Algorithm 1, line 10)."""
 
-    direction: Record
+    direction: Mapping[str, Tensor]
+    """By name of the parameter."""
 
     @property
     def shallow(self) -> bool:
         return True
 
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        return Correction({name: put(value) for name, value in self.direction.items()})
+
     def __call__(self, step: Step) -> Tensor:
-        along = self.direction.tensors
+        along = self.direction
         return torch.stack([(p * along[name]).sum() for name, p in step.model.named_parameters()]).sum()
 
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
-        along = self.direction.tensors
+        along = self.direction
         value = torch.stack([(p.detach() * along[name]).sum() for name, p in parameters.items()]).sum()
         return Slope(value, None, [weight * along[name] for name in parameters])
 
@@ -84,7 +88,7 @@ class Scaffold(FedAvg):
 
     def trained(self, site: Site, memory: Record, message: Record, start: Record) -> Fitted:
         c = message.group("variate")
-        correction = Correction(c.combine(self._own(memory, c), lambda ours, own: ours - own))
+        correction = Correction(c.combine(self._own(memory, c), lambda ours, own: ours - own).tensors)
         objective = self.objective() + correction
         return site.fit(start, objective, optimiser=memory.group("optimiser"), frozen=self.frozen(site, start))
 

@@ -140,7 +140,7 @@ class SplitMetadata(FedAvg):
         """The chosen samples' maps, packed, and labels."""
         chosen = self.choose(site, model)
         run, labels = self.lower(site, model), site.train.labels[chosen]
-        parts = (pack(run(site.train.batch(some)[0]), self.precision) for some in torch.split(chosen, BATCH))
+        parts = (pack(site.fetch(run(site.train.batch(some)[0])), self.precision) for some in torch.split(chosen, BATCH))
         return Record(activations=Maps.join((part, labels[:0]) for part in parts).packed, labels=labels)
 
     def choose(self, site: Site, model: Record) -> Tensor:
@@ -160,7 +160,7 @@ class SplitMetadata(FedAvg):
         run, start = self.lower(site, model), 0
         rows = np.empty((n, min(self._blank(site, run).numel(), max(1, self.memory_mb * MEGABYTE // (4 * max(n, 1))))), np.float32)
         for x, _ in site.train.batches(BATCH):
-            rows[start : start + len(x)] = sketch(run(x).flatten(1).float().numpy(), rows.shape[1], seed)
+            rows[start : start + len(x)] = sketch(site.fetch(run(x)).flatten(1).float().numpy(), rows.shape[1], seed)
             start += len(x)
         return rows
 
@@ -171,7 +171,7 @@ class SplitMetadata(FedAvg):
 
     def _blank(self, site: Site, run: Frozen) -> Tensor:
         """What comes of one blank image."""
-        return run(torch.zeros(1, *site.train.shape, dtype=site.dtype))
+        return site.fetch(run(site.blank()))
 
     def compose(self, server: Site, below: Record, maps: Maps) -> Record:
         """[lower part of `below`, upper part trained on maps that came from it]: what is tested, and never sent."""
@@ -181,7 +181,7 @@ class SplitMetadata(FedAvg):
         above = net.levels[net.levels.index(frozen_to) + 1 :]
         if passed:
             middle = frozen(net, below, lambda net, x: _through(net, passed, x))
-            maps = Maps(pack(outputs_of(middle, maps), "float32"), maps.labels, server.dtype)
+            maps = Maps(pack(server.fetch(outputs_of(middle, maps)), "float32"), maps.labels, server.dtype)
         start = (server.fresh() if self.upper.start == "initial" else below).select(*above)
         upper = net.upper(frozen_to)
         trained = server.fit(start, self.upper.objective(), training=self.server, data=maps, model=upper, purpose="compose").params

@@ -123,7 +123,7 @@ class Fused(Architecture):
 @torch.no_grad()
 def last_map(base: Staged, shape: tuple[int, ...]) -> str | None:
     """The last level whose output is still B x C x H x W, if there is one."""
-    x, found = torch.zeros(2, *shape, dtype=next(base.parameters()).dtype), None
+    x, found = next(base.parameters()).new_zeros(2, *shape), None
     base.eval()
     for name in base.levels:
         x = base.get_submodule(name)(x)

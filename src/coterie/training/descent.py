@@ -18,7 +18,7 @@ from coterie.training.dense import KINDS, layers_of
 from coterie.training.objectives import Objective, Proximal, Step, Sum, Weighted
 from coterie.training.settings import Training
 
-__all__ = ["Descends", "Descent", "descent_of", "tied"]
+__all__ = ["Descends", "Descent", "descent_of", "laid_in_a_row", "tied"]
 
 AT = torch.ops.aten
 Derive: TypeAlias = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
@@ -179,6 +179,18 @@ def _untied(objective: Objective) -> tuple[Objective, list[tuple[int, float, Pro
     if not ties or not rest:
         return objective, []
     return rest[0] if len(rest) == 1 else Sum(rest), ties
+
+
+def laid_in_a_row(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that lie one behind the other in memory, for a term that looks at all of them.
+
+    >>> laid = laid_in_a_row({"weight": torch.ones(2, 2), "bias": torch.zeros(2)})
+    >>> [each.tolist() for each in _in_a_row(list(laid.values()))]
+    [[1.0, 1.0, 1.0, 1.0, 0.0, 0.0]]
+    """
+    row = torch.cat([value.reshape(-1) for value in tensors.values()])
+    parts = torch.split(row, [value.numel() for value in tensors.values()])
+    return {name: part.view(value.shape) for (name, value), part in zip(tensors.items(), parts, strict=True)}
 
 
 def _in_a_row(tensors: list[Tensor]) -> list[Tensor]:

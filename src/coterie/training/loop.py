@@ -22,7 +22,7 @@ from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.seeds import generator, scoped, seed_of
 from coterie.training.dense import Backward, layers_of
-from coterie.training.descent import Descends, descent_of, tied
+from coterie.training.descent import Descends, descent_of, laid_in_a_row, tied
 from coterie.training.objectives import Objective, Step
 from coterie.training.score import EVALUATION_BATCH, Output, load, score
 from coterie.training.settings import Training
@@ -107,6 +107,8 @@ def fit(
         device: where `model` is.
         options: see `Options`.
     """
+    if device.at != CPU.at:
+        objective = objective.placed(device.put)
     trained = _Tensors.of(model, start, objective, training, device, options) or _Network(model, start, device, options)
     loop = _Loop(trained, start, data, objective, training, seed, round, device, options)
     best = _Best(trained, options.get("validation"), training.patience)
@@ -155,7 +157,7 @@ class _Tensors(_Network):
     def __init__(self, model: nn.Module, start: Mapping[str, Tensor], device: Device, *, in_a_row: bool) -> None:
         self.model, self._device, self._in_a_row = model, device, in_a_row
         given = {name: device.put(value) for name, value in start.items()}
-        self.moving = _laid_in_a_row(given) if in_a_row else {name: value.clone() for name, value in given.items()}
+        self.moving = laid_in_a_row(given) if in_a_row else {name: value.clone() for name, value in given.items()}
 
     @classmethod
     def of(
@@ -177,15 +179,7 @@ class _Tensors(_Network):
 
     def params(self) -> Record:
         """What it is now, and will not change any more; whoever keeps one tensor keeps no other."""
-        own = {name: value.clone() for name, value in self.moving.items()} if self._in_a_row else self.moving
-        return Record({name: self._device.fetch(value) for name, value in own.items()})
-
-
-def _laid_in_a_row(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that lie one behind the other in memory, for a term that looks at all of them."""
-    row = torch.cat([value.reshape(-1) for value in tensors.values()])
-    parts = torch.split(row, [value.numel() for value in tensors.values()])
-    return {name: part.view(value.shape) for (name, value), part in zip(tensors.items(), parts, strict=True)}
+        return Record({name: self._device.fetch(value.clone() if self._in_a_row else value) for name, value in self.moving.items()})
 
 
 class _Loop:

@@ -8,7 +8,7 @@ out beside it (`back`): the same operations in the same order, so that no bit di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -96,6 +96,10 @@ class Objective:
         """
         return {}
 
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        """The same, with the tensors that it holds, if any, put where training is: on a device, a step can look at no others."""
+        return self
+
     def __call__(self, step: Step) -> Tensor:
         """The scalar loss of one batch."""
         raise NotImplementedError
@@ -148,6 +152,9 @@ class Weighted(Objective):
     def written(self) -> bool:
         return self.term.written
 
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        return Weighted(self.weight, self.term.placed(put))
+
     def __call__(self, step: Step) -> Tensor:
         return self.weight * self.term(step)
 
@@ -173,6 +180,9 @@ class Sum(Objective):
     @property
     def written(self) -> bool:
         return all(term.written for term in self.terms)
+
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        return Sum(tuple(term.placed(put) for term in self.terms))
 
     def __call__(self, step: Step) -> Tensor:
         first, *rest = values = [term(step) for term in self.terms]
@@ -238,11 +248,14 @@ class Proximal(Objective):
     2.0
     """
 
-    anchor: Record | None = field(default=None, repr=False, compare=False)
+    anchor: Record | Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
 
     @property
     def shallow(self) -> bool:
         return True
+
+    def placed(self, put: Callable[[Tensor], Tensor]) -> Objective:
+        return self if self.anchor is None else Proximal({name: put(value) for name, value in self._anchored.items()})
 
     def anchor_of(self, step: Step) -> Mapping[str, Tensor]:
         """What the parameters of a step are held near, by name."""
@@ -250,7 +263,7 @@ class Proximal(Objective):
 
     @cached_property
     def _anchored(self) -> Mapping[str, Tensor]:
-        return {} if self.anchor is None else self.anchor.tensors
+        return self.anchor.tensors if isinstance(self.anchor, Record) else self.anchor or {}
 
     def __call__(self, step: Step) -> Tensor:
         anchor = self.anchor_of(step)
