@@ -86,9 +86,8 @@ class Descent:
     def of(cls, model: nn.Module, moving: Mapping[str, Tensor], objective: Objective) -> Descent | None:
         """For a dense network, all of whose parameters move, and an objective whose way back to its logits is known; else None."""
         layers = layers_of(model) if objective.shallow else None
-        return (
-            cls(layers, moving, objective) if layers and list(moving) == [f"{name}.{kind}" for name in layers for kind in KINDS] else None
-        )
+        named = [f"{name}.{kind}" for name in layers or () for kind in KINDS]
+        return cls(layers, moving, objective) if layers and list(moving) == named else None
 
     def __call__(self, step: Step, lr: float) -> Tensor:
         return self.back(step, self.forward(step), lr)
