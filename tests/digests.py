@@ -90,8 +90,7 @@ def main() -> None:
     found = {case: digest_of(case) for case in CASES}
     if "--write" in sys.argv:
         kept = json.loads(KEPT.read_text())
-        before = kept.get(machine(), found)
-        changed = {case for case in CASES if before.get(case) != found[case]}
+        changed = {case for case, before in kept.get(machine(), {}).items() if found.get(case) != before}
         others = {name: {case: each for case, each in bits.items() if case not in changed} for name, bits in kept.items()}
         KEPT.write_text(json.dumps(others | {machine(): found}, indent=1) + "\n")
     sys.stdout.write(json.dumps({machine(): found}, indent=1) + "\n")
