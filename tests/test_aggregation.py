@@ -11,9 +11,10 @@ import torch
 from coterie.aggregation import AGGREGATIONS, Krum, Median, Private, Sent, TrimmedMean, WeightedMean
 from coterie.engines import Inline
 from coterie.errors import RunError, UserError
-from coterie.method import Federation, Reply, aggregate
+from coterie.method import Federation, aggregate
 from coterie.methods import METHODS
 from coterie.record import EMPTY, Record
+from coterie.replies import Reply
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.testing import small_experiment

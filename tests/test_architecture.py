@@ -21,6 +21,7 @@ LAYERS = [
     {"training"},
     {"site"},
     {"population"},
+    {"replies"},
     {"method"},
     {"methods", "engines"},
     {"running", "hostile"},

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.method import means, task
+from coterie.method import task
 from coterie.methods import FedAvg
 from coterie.record import Record
+from coterie.replies import means
 from coterie.settings import spec
 from coterie.testing import ConformanceError, check_method
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.engines import Engine
     from coterie.errors import CoterieError, RunError, UserError
-    from coterie.method import Federation, Method, Replies, Reply, fine_tune, means, task
+    from coterie.method import Federation, Method, fine_tune, task
     from coterie.methods.fedavg import FedAvg
     from coterie.models import Architecture, Staged, staged
     from coterie.population import Population
     from coterie.protocols import PROTOCOLS, Protocol
     from coterie.record import EMPTY, Record
+    from coterie.replies import Replies, Reply, means
     from coterie.results.frames import frames
     from coterie.results.progress import Progress
     from coterie.running.experiment import Experiment
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "engines": ("Engine",),
     "errors": ("CoterieError", "RunError", "UserError"),
-    "method": ("Federation", "Method", "Replies", "Reply", "fine_tune", "means", "task"),
+    "method": ("Federation", "Method", "fine_tune", "task"),
     "methods.fedavg": ("FedAvg",),
     "models": ("Architecture", "Staged", "staged"),
     "population": ("Population",),
     "protocols": ("PROTOCOLS", "Protocol"),
     "record": ("EMPTY", "Record"),
+    "replies": ("Replies", "Reply", "means"),
     "running.experiment": ("Experiment",),
     "results.frames": ("frames",),
     "results.progress": ("Progress",),

@@ -9,12 +9,10 @@ task gives those of a client to `site.evaluate`, and `models` finds the server's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
 
 from coterie.aggregation import Aggregation, Private, Sent
 from coterie.errors import UserError, nearest
@@ -22,6 +20,7 @@ from coterie.models import Architecture
 from coterie.population import Population
 from coterie.protocols import Model, protocols_of
 from coterie.record import EMPTY, Record
+from coterie.replies import Replies, Reply, Weighting, check_groups, groups_of, means, members
 from coterie.settings import Spec
 from coterie.site import Site
 from coterie.training.loop import Fitted
@@ -31,20 +30,16 @@ from coterie.training.settings import Training
 __all__ = [
     "Federation",
     "Method",
-    "Replies",
-    "Reply",
     "Task",
-    "Weighting",
+    "admit",
     "aggregate",
     "find_task",
     "fine_tune",
-    "means",
     "task",
     "tasks_of",
 ]
 
 Task: TypeAlias = Callable[[Site, Record, Record], tuple[Record, Record]]
-Weighting = Literal["samples", "uniform"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -82,58 +77,9 @@ def find_task(method: Method, name: str) -> Task:
     return found[name]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What one client answered, already admitted.
-
-    >>> Reply(3, Record(examples=600)).record.number("examples")
-    600
-    """
-
-    client: int
-    record: Record
-
-
-class Replies(Iterator[Reply]):
-    """Admitted replies in the clients' order, each handed over as soon as it and those before it are there.
-
-    >>> replies = Replies(iter([Reply(0, Record(examples=600))]))
-    >>> [reply.client for reply in replies], replies.count, replies.guests
-    ([0], 1, {})
-    """
-
-    def __init__(self, source: Iterator[Reply], guests: Mapping[int, Record] | None = None) -> None:
-        self._source = source
-        self._waiting: list[Reply] = []
-        self._guests = {} if guests is None else guests
-        self.needed: set[str] = set()
-        """The numbers that a reply must have to be admitted."""
-        self.count = 0
-        """How many have been looked at."""
-
-    def needing(self, *numbers: str) -> Replies:
-        """Have replies that lack one of these numbers rejected; to be said before any is looked at. `means` says it by itself.
-
-        >>> Replies(iter([])).needing("examples").needed
-        {'examples'}
-        """
-        self.needed.update(numbers)
-        return self
-
-    def __next__(self) -> Reply:
-        reply = self._waiting.pop(0) if self._waiting else next(self._source)
-        self.count += 1
-        return reply
-
-    def drain(self) -> None:
-        """Wait for whatever is still out."""
-        self._waiting.extend(self._source)
-
-    @property
-    def guests(self) -> Mapping[int, Record]:
-        """What guests answered, who only take part to be evaluated, where the ask keeps it: to write them messages of their own."""
-        self.drain()
-        return self._guests
+def admit(reply: Record) -> str | None:
+    """Nothing else is wrong with any reply: what `fed.ask` takes for granted, unless it is given a check."""
+    return None
 
 
 class Federation:
@@ -170,7 +116,7 @@ class Federation:
         message: Record | Mapping[int, Record] = EMPTY,
         *,
         like: Record | Mapping[int, Record] = EMPTY,
-        check: Callable[[Record], str | None] = lambda reply: None,
+        check: Callable[[Record], str | None] = admit,
         clients: Sequence[int] | None = None,
         keep_guests: bool = False,
     ) -> Replies:
@@ -309,45 +255,6 @@ def fine_tune(
     return Record(curve=torch.tensor(curve, dtype=torch.float64))
 
 
-def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "samples") -> Record:
-    """The means of some groups of tensors over replies, weighted by their `examples` or uniformly, in one pass as replies come.
-
-    Whoever weights by samples and does not hand `fed.ask(...)` over as it is says so: `fed.ask(...).needing("examples")`.
-    Summed in float64. Floating buffers (BatchNorm's running statistics) are averaged like parameters; integer ones (its counter of
-    batches) take the largest value, and stay integers.
-
-    >>> replies = [Reply(0, Record(model={"w": torch.zeros(1)}, examples=1)), Reply(1, Record(model={"w": torch.ones(1)}, examples=3))]
-    >>> means(replies, "model")["model/w"].item(), means(replies, "model", weighting="uniform")["model/w"].item()
-    (0.75, 0.5)
-    >>> means(replies, "modle")
-    Traceback (most recent call last):
-    ...
-    LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model
-    """
-    total, sums, dtypes, there = 0.0, dict[str, Tensor](), dict[str, torch.dtype](), set[str]()
-    room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
-    if weighting == "samples" and isinstance(replies, Replies):
-        replies.needing("examples")
-    for reply in replies:
-        weight = reply.record.number("examples") if weighting == "samples" else 1.0
-        total += weight
-        there.update(_groups(reply.record))
-        for name, value in _members(reply.record, groups):
-            dtypes.setdefault(name, value.dtype)
-            if not value.is_floating_point():
-                sums[name] = torch.maximum(sums[name], value) if name in sums else value
-            elif name not in sums:
-                sums[name] = value.to(torch.float64, copy=True).mul_(weight)
-                room[name] = torch.empty_like(sums[name])
-            elif value.dtype is torch.float64:
-                sums[name].add_(room[name].copy_(value).mul_(weight))
-            else:  # a whole number times a shorter float is exact in float64, whether it is rounded before it is added or not
-                sums[name].add_(room[name].copy_(value), alpha=weight)
-    if total:
-        _check_groups(groups, there)
-    return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
-
-
 def aggregate(
     rule: Aggregation, fed: Federation, replies: Iterable[Reply], around: Record, *groups: str, weighting: Weighting = "samples"
 ) -> Record:
@@ -377,22 +284,7 @@ def aggregate(
     came = [reply.record for reply in replies]
     if not came:
         return EMPTY
-    _check_groups(groups, set().union(*map(_groups, came)))
+    check_groups(groups, set().union(*map(groups_of, came)))
     weights = [record.number("examples") if weighting == "samples" else 1.0 for record in came]
-    sent = Sent(Record(dict(_members(around, groups))), len(fed.cohort), lambda: fed.server.rng("aggregation"))
-    return rule.merged([Record(dict(_members(record, groups))) for record in came], weights, sent)
-
-
-def _check_groups(groups: Sequence[str], there: Collection[str]) -> None:
-    """What is averaged is in some reply, if tensors are: what is misspelt would be a mean of nothing, missed only where that is used."""
-    for group in groups if there else ():
-        if group not in there:
-            raise LookupError(f"no reply has a group '{group}' of tensors: {nearest(group, there)}")
-
-
-def _groups(record: Record) -> set[str]:
-    return {name.split("/", 1)[0] for name in record.tensors}
-
-
-def _members(record: Record, groups: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    return ((name, value) for name, value in record.tensors.items() if name.split("/", 1)[0] in groups)
+    sent = Sent(Record(dict(members(around, groups))), len(fed.cohort), lambda: fed.server.rng("aggregation"))
+    return rule.merged([Record(dict(members(record, groups))) for record in came], weights, sent)

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from coterie import durable
 from coterie.errors import nearest
-from coterie.wire import CODES, NONE, Buffer, Copy, Limits, RecordError, pack, unpack
+from coterie.wire import CODES, NONE, Buffer, Copy, Limits, RecordError, pack, packed_bytes, unpack
 
-__all__ = ["EMPTY", "NO_LIMITS", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "read", "write"]
+__all__ = ["EMPTY", "NO_LIMITS", "Limits", "Record", "RecordError", "Scalar", "decode", "encode", "framed_bytes", "read", "write"]
 
 Scalar: TypeAlias = bool | int | float | str
 Entry: TypeAlias = Union[Tensor, Scalar, "Record", Mapping[str, "Entry"]]
@@ -280,6 +280,15 @@ def encode(record: Record, take: Callable[[int], Buffer] = bytearray) -> Buffer:
             room[at : at + len(piece)] = piece
             at += len(piece)
     return data
+
+
+def framed_bytes(record: Record) -> int:
+    """The length of what `encode` makes of it.
+
+    >>> framed_bytes(Record(w=torch.ones(3), examples=600)) == len(encode(Record(w=torch.ones(3), examples=600)))
+    True
+    """
+    return packed_bytes(record.tensors, {"scalars": _scalars(record)})
 
 
 def decode(data: Buffer, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.errors import CoterieError
 
-__all__ = ["DTYPES", "Buffer", "Limits", "RecordError", "pack", "unpack"]
+__all__ = ["DTYPES", "Buffer", "Limits", "RecordError", "pack", "packed_bytes", "unpack"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Form: TypeAlias = tuple[str, torch.dtype, torch.Size]
@@ -92,13 +92,27 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, seal: bo
     >>> unpack(b"".join(pieces))[0]["x"]
     tensor([1., 1.])
     """
-    forms = tuple((name, value.dtype, value.shape) for name, value in tensors.items())
-    known = len(forms) <= FEW and sum(map(len, metadata.values())) <= REMEMBERED
-    order, opening = (_known_head if known else _head)(forms, tuple(metadata.items()), seal)
+    order, opening = _opening(tensors, metadata, seal)
     head, bodies = bytearray(opening), [_bytes_of(tensors[name]) for name in order]
     if seal:
         head[SEAL] = _checksum([head, *bodies])
     return [head, *bodies]
+
+
+def packed_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int:
+    """How many bytes `pack` makes of it.
+
+    >>> packed_bytes({"x": torch.ones(2)}, {}) == len(b"".join(pack({"x": torch.ones(2)}, {})))
+    True
+    """
+    return len(_opening(tensors, metadata, False)[1]) + sum(value.nbytes for value in tensors.values())
+
+
+def _opening(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], seal: bool) -> tuple[tuple[str, ...], bytes]:
+    """The names in the order of their data, and all that comes before those."""
+    forms = tuple((name, value.dtype, value.shape) for name, value in tensors.items())
+    known = len(forms) <= FEW and sum(map(len, metadata.values())) <= REMEMBERED
+    return (_known_head if known else _head)(forms, tuple(metadata.items()), seal)
 
 
 def _head(forms: tuple[Form, ...], metadata: tuple[tuple[str, str], ...], seal: bool) -> tuple[tuple[str, ...], bytes]:

@@ -28,7 +28,7 @@ from tests.methods.two_stream import (
 from torch import nn
 
 from coterie.errors import UserError
-from coterie.method import Federation, Reply
+from coterie.method import Federation
 from coterie.methods import FedAvg, FedFusion, FedProx
 from coterie.methods.fedfusion import beside
 from coterie.methods.mmd import L2Regulariser, MMDRegulariser
@@ -36,6 +36,7 @@ from coterie.methods.regularisers import ProximalRegulariser
 from coterie.models import MODELS, CifarCNN
 from coterie.models.fused import Blend, ConvFusion, Fused
 from coterie.record import EMPTY, Record, read
+from coterie.replies import Reply
 from coterie.running.experiment import Experiment
 from coterie.seeds import scoped
 from coterie.site import SERVER, ModelCache, Site, Visit

@@ -20,12 +20,13 @@ from coterie.engines import Inline, Job, Outcome, Processes
 from coterie.engines.worker import memory_file
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Event, events
-from coterie.method import Federation, Reply, means
+from coterie.method import Federation
 from coterie.methods import FML, FedAvg, Local
 from coterie.methods.fml import Mutual
 from coterie.models import MLP, MODELS, Architecture, Staged
 from coterie.models.pair import PairNet
 from coterie.record import EMPTY, Record, decode, read
+from coterie.replies import Reply, means
 from coterie.running.cohort import draw_cohort
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import Result, resume, run

@@ -11,7 +11,6 @@ import torch
 from coterie.engines import Inline
 from coterie.errors import UserError
 from coterie.ledger import events
-from coterie.method import Reply, means
 from coterie.methods import (
     FML,
     METHODS,
@@ -22,6 +21,7 @@ from coterie.methods import (
     Local,
 )
 from coterie.record import Record
+from coterie.replies import Reply, means
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 from coterie.site import SERVER, ModelCache

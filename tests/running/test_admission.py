@@ -12,10 +12,11 @@ import torch
 from coterie.engines import Inline, TaskError
 from coterie.engines.engine import Job, Outcome
 from coterie.ledger import events
-from coterie.method import means, task
+from coterie.method import task
 from coterie.methods import FedAvg
 from coterie.methods.fedproto import FedProto
 from coterie.record import Record, RecordError, decode, encode
+from coterie.replies import means
 from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
 from coterie.running.rounds import resume, run
 from coterie.site import Observation, Visit, Work
@@ -195,7 +196,7 @@ def test_the_mean_is_over_who_was_admitted(tmp_path) -> None:
 
     class Without(FedAvg):
         def round(self, state, fed):
-            from coterie.method import means
+            from coterie.replies import means
 
             others = [client for client in fed.cohort if client != 1]
             return means(fed.ask("train", state, clients=others), "model")

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 from coterie.errors import RunError, place_of
 from coterie.method import Method
 from coterie.population import Population
+from coterie.record import Scalar
+from coterie.replies import Mean
 from coterie.site import Observation, Visit, Work
 from coterie.wire import Buffer
 
-__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "RunContext", "TaskError", "brief", "cores"]
+__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "Part", "RunContext", "TaskError", "brief", "cores"]
 
 EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
@@ -86,6 +88,8 @@ class Job:
     stack: tuple[tuple[int, str | None], ...] = ()
     """The clients (itself among them, with the versions of their memories) whose training is one computation with its own; all else is
     the same for them. Who performs one of these jobs computes all: an engine does well to give them to one worker, one after the other."""
+    mean: Mean | None = None
+    """What is wanted of the replies of its stack, where nothing else is: an outcome has a `part` then, the last one's reply is the mean."""
 
     def __str__(self) -> str:
         who = "the server" if self.client < 0 else f"client {self.client}"
@@ -102,6 +106,23 @@ class Job:
     def late(self, seconds: float = 0.0) -> Outcome:
         """What comes of this job when it takes too long."""
         return self.failed(f"late: it took more than {self.deadline:g} s (admission.deadline)", seconds)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is told of a reply that is in the mean of its stack.
+
+    >>> Part(0, {"examples": 600}, length=400, norm=1.5).scalars
+    {'examples': 600}
+    """
+
+    at: int
+    """How many are in the mean before it."""
+    scalars: dict[str, Scalar]
+    length: int
+    """Bytes of the encoded reply."""
+    norm: float
+    """The L2 norm of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,8 @@ class Outcome:
     """What went wrong, where something did."""
     fatal: bool = False
     """Whether that is no client's fault (a full disk), so that the run cannot go on without this one either."""
+    part: Part | None = None
+    """Where the mean of a stack is wanted: what its own reply was."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 
 from coterie.devices import find
-from coterie.engines.engine import Job, Outcome, TaskError, brief
+from coterie.engines.engine import Job, Outcome, Part, TaskError, brief
 from coterie.engines.places import shared
 from coterie.engines.surroundings import Surroundings
 from coterie.engines.worker import Memories, Performer
 from coterie.framing import HEADER, FrameError, receive, send
 from coterie.method import Method
 from coterie.population import Plan, Population
+from coterie.replies import Mean
 from coterie.site import Observation, Visit, Work
 from coterie.training.score import Scores
 from coterie.wire import Buffer
@@ -97,14 +98,18 @@ def fields_of(ticket: int, job: Job) -> dict[str, Any]:
     >>> job_of(fields_of(3, Job(2, "train", 1, "message"))) == (3, Job(2, "train", 1, "message"))
     True
     """
-    return {"ticket": ticket, **vars(job), "visit": vars(job.visit)}
+    return {"ticket": ticket, **vars(job), "visit": vars(job.visit), "mean": job.mean and vars(job.mean)}
 
 
 def job_of(fields: dict[str, Any]) -> tuple[int, Job]:
     """The ticket and the job that `fields_of` wrote down."""
-    ticket, visit = fields.pop("ticket"), fields["visit"]
-    wanted = Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None)
-    return ticket, Job(**{**fields, "visit": wanted, "stack": tuple(map(tuple, fields["stack"]))})
+    ticket, visit, mean = fields.pop("ticket"), fields["visit"], fields["mean"]
+    made = {
+        "visit": Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None),
+        "stack": tuple(map(tuple, fields["stack"])),
+        "mean": mean and Mean(tuple(mean["groups"]), mean["weighting"]),
+    }
+    return ticket, Job(**{**fields, **made})
 
 
 def _jobs_of(fields: dict[str, Any]) -> Iterator[tuple[int, Job]]:
@@ -135,7 +140,7 @@ def _written(outcome: Outcome, about: dict[str, Any]) -> bytes:
 
 def _fields(value: object) -> dict[str, Any]:
     """How JSON writes what is not plain."""
-    if isinstance(value, Observation | Scores | Work):
+    if isinstance(value, Observation | Part | Scores | Work):
         return vars(value)
     raise TypeError(f"what it logs or measures holds a {type(value).__name__}, expected numbers")
 
@@ -152,12 +157,12 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: Buffer) -> Outcome:
 
     >>> job = Job(2, "train", 1, "message")
     >>> outcome_of(job, json.loads(answer_of(job, Outcome(2, kept="1-1", seconds=0.5))), b"reply")
-    Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None, fatal=False)
+    Outcome(client=2, reply=b'reply', kept='1-1', observations=[], logs={}, work=[], seconds=0.5, error=None, fatal=False, part=None)
     """
     if fields["error"] is not None:
         error = TaskError(brief(str(fields["error"]), 2000))
         error.add_note(str(fields["trace"]))
         return Outcome(job.client, error=error, seconds=float(fields["seconds"]), fatal=bool(fields["fatal"]))
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
-    work = [Work(**each) for each in fields["work"]]
-    return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, float(fields["seconds"]))
+    work, part = [Work(**each) for each in fields["work"]], fields["part"] and Part(**fields["part"])
+    return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, float(fields["seconds"]), part=part)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
+from coterie.engines.engine import EVALUATE, Job, Outcome, Part, TaskError
 from coterie.engines.places import Places
-from coterie.engines.stacks import PutAside, Stacks, Trainer
+from coterie.engines.stacks import Answer, PutAside, Stacks, Trainer
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
 from coterie.framing import Room
@@ -25,6 +25,7 @@ from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode
 from coterie.seeds import seed_of
 from coterie.site import SERVER, Site
 from coterie.training.stacking import Request
+from coterie.wire import Buffer
 
 __all__ = ["RECEIPT", "Memories", "Performer", "memory_file", "read_memory"]
 
@@ -157,7 +158,7 @@ class Performer:
         self._population = population
         self._memories = memories
         self._messages = Messages()
-        self._stacks = Stacks(self._attempt)
+        self._stacks = Stacks(self._attempt, self._answer)
         self._cache = CleanCache(population.device)
         self._process = os.getpid()
         self.spoilt = False
@@ -167,7 +168,7 @@ class Performer:
         """Do it; whatever the client's code raises becomes an outcome that names client, task and round, and nothing of it stays."""
         if job.stack:
             return self._stacks.outcome(job)
-        outcome = self._attempt(job, Request.fit)
+        outcome = self._attempt(job, Request.fit, self._answer)
         assert isinstance(outcome, Outcome)
         return outcome
 
@@ -175,13 +176,16 @@ class Performer:
         """Let go of the file that the last message is mapped from."""
         self._messages = Messages()
 
-    def _attempt(self, job: Job, trainer: Trainer) -> Outcome | Request:
+    def _answer(self, reply: Record) -> tuple[Buffer, Part | None]:
+        return encode(reply, self._room.take), None
+
+    def _attempt(self, job: Job, trainer: Trainer, answer: Answer) -> Outcome | Request:
         """Perform a job to its end, or to a training that is to be done together with others."""
         began, before = time.perf_counter(), self._before or Surroundings()
         seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
-            outcome = self._outcome(job, trainer)
+            outcome = self._outcome(job, trainer, answer)
         except PutAside as aside:
             return aside.request
         except Exception as error:
@@ -195,7 +199,7 @@ class Performer:
             self._cache.sweep()
         return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
 
-    def _outcome(self, job: Job, trainer: Trainer) -> Outcome:
+    def _outcome(self, job: Job, trainer: Trainer, answer: Answer) -> Outcome:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
         site.trainer = trainer
         message = self._messages.get(job.message)
@@ -203,16 +207,16 @@ class Performer:
             with client_code():
                 for model, params in self._method.models(message, site).items():
                     site.evaluate(model, params)
-            data, kept = encode(EMPTY, self._room.take), job.memory
+            (data, part), kept = answer(EMPTY), job.memory
         else:
             memory = self._memories.get(job.client, job.memory)
             with client_code():
                 reply, after = self.call(job.task, site, memory, message)
             _check_size("its reply", reply, job.limit)
             _check_size("what it keeps", after, job.limit)
-            data = encode(reply, self._room.take)  # before anything is written: it may not be possible
+            data, part = answer(reply)  # before anything is written: it may not be possible
             kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
-        return Outcome(job.client, data, kept, site.observations, site.logs, site.work)
+        return Outcome(job.client, data, kept, site.observations, site.logs, site.work, part=part)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.method import Federation, Replies, task
+from coterie.method import Federation, task
 from coterie.methods.fccl import FCCL
 from coterie.methods.public import mean_of, subject
 from coterie.population import Population
 from coterie.record import EMPTY, Record
+from coterie.replies import Replies
 from coterie.seeds import generator, scoped, seed_of
 from coterie.settings import spec
 from coterie.site import Site

@@ -14,10 +14,11 @@ from typing import ClassVar
 import torch
 
 from coterie.aggregation import MEAN, Aggregator
-from coterie.method import Federation, Method, Weighting, aggregate, task
+from coterie.method import Federation, Method, aggregate, task
 from coterie.methods.regularisers import Regularisers
 from coterie.protocols import Model
 from coterie.record import Record
+from coterie.replies import Weighting
 from coterie.settings import spec
 from coterie.site import Site
 from coterie.training.loop import Fitted, Frozen

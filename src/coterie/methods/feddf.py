@@ -18,11 +18,12 @@ from torch import Tensor
 
 from coterie.aggregation import MEAN, Aggregator, Private
 from coterie.errors import UserError
-from coterie.method import Federation, Method, Reply, Weighting, aggregate, fine_tune, task
+from coterie.method import Federation, Method, aggregate, fine_tune, task
 from coterie.methods.public import PublicMethod, mean_of
 from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import Record
+from coterie.replies import Reply, Weighting
 from coterie.settings import Count, Positive, Whole, spec
 from coterie.site import Site
 from coterie.training.objectives import CrossEntropy, Distillation, Objective

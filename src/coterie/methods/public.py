@@ -17,10 +17,11 @@ from torch import Tensor
 from coterie.aggregation import MEAN, Aggregator
 from coterie.data.examples import Examples
 from coterie.errors import UserError
-from coterie.method import Federation, Method, Weighting, aggregate, task
+from coterie.method import Federation, Method, aggregate, task
 from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import EMPTY, Record
+from coterie.replies import Weighting
 from coterie.seeds import generator, seed_of
 from coterie.settings import Count, spec
 from coterie.site import Site

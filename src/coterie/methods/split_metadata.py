@@ -27,7 +27,7 @@ from coterie.aggregation import Private
 from coterie.data.maps import Maps, Precision, pack
 from coterie.data.selection import Floats, KMeansSelection, Selected, sketch
 from coterie.errors import UserError, nearest
-from coterie.method import Federation, Method, Replies, Reply, Weighting, aggregate
+from coterie.method import Federation, Method, aggregate
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.few_shot import FewShot, prototypes
 from coterie.models import staged
@@ -35,6 +35,7 @@ from coterie.models.fused import last_map
 from coterie.population import Population
 from coterie.protocols import Model
 from coterie.record import Record
+from coterie.replies import Replies, Reply, Weighting
 from coterie.seeds import seed_of
 from coterie.settings import Count, spec
 from coterie.site import SERVER, ModelCache, Site

@@ -16,13 +16,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.engines.engine import Job, Outcome
+from coterie.engines.engine import Job, Outcome, Part
 from coterie.errors import RunError
-from coterie.record import Limits, Record
+from coterie.record import Limits, Record, Scalar
+from coterie.replies import SINGLE_OR_MORE, norm_of
 from coterie.settings import Count, Positive, PositiveShare, spec
 from coterie.site import Observation, Work
 
-__all__ = ["Admission", "Expected", "QuorumError", "fault_of", "rejection"]
+__all__ = ["Admission", "Expected", "QuorumError", "fault_of", "is_plain", "rejection"]
 
 MB = 2**20
 ROOM = 64 * MB
@@ -34,7 +35,6 @@ ENTRY = 300
 """Bytes of an entry in the header, for those."""
 LARGEST = 1e18
 """Beyond it squares are no longer finite in single precision: what is computed with such a value is infinite, then not a number."""
-SINGLE_OR_MORE = {torch.float32, torch.float64}
 LOGGED = 16 * MB
 """Bytes of what one task logs, as JSON."""
 HOUR = 3600.0
@@ -111,7 +111,7 @@ class Expected:
     @cached_property
     def norm(self) -> float:
         """The L2 norm of those."""
-        return math.sqrt(sum(_norm(value) ** 2 for value in self.fixed.values()))
+        return norm_of(self.fixed.values())
 
     @cached_property
     def _forms(self) -> Sequence[tuple[str, torch.dtype, torch.Size, bool]]:
@@ -183,6 +183,19 @@ def rejection(reply: Record, expected: Expected, rules: Admission, needed: Colle
     return _bad_numbers(reply, needed) or _bad_count(reply, rules, held) or _bad_values(reply, expected, rules)
 
 
+def is_plain(part: Part, expected: Expected, rules: Admission, needed: Collection[str] = (), held: int | None = None) -> bool:
+    """Whether a reply of the right form is let in, by what is told of it where it lies in the mean of its stack; of one that is not,
+    only looking at it tells why.
+
+    >>> sent = Expected(Record(model={"w": torch.ones(2)}))
+    >>> [is_plain(Part(0, {"examples": 1}, length=100, norm=norm), sent, Admission()) for norm in (1.0, float("nan"), 1e9)]
+    [True, False, False]
+    """
+    said = Record(part.scalars)
+    near = part.norm + expected.norm <= min(*_bounds(expected, rules), LARGEST)
+    return near and not (_bad_numbers(said, needed) or _bad_count(said, rules, held))
+
+
 def fault_of(job: Job, outcome: Outcome) -> str | None:
     """What is wrong with what a client says beside its reply, which goes to the ledger and into means over clients; None if nothing.
 
@@ -196,6 +209,8 @@ def fault_of(job: Job, outcome: Outcome) -> str | None:
             return "it measures what it was not asked to measure, or not in numbers"
     if not all(isinstance(done, Work) and _is_work(done) for done in outcome.work):
         return "its training is not counted in numbers"
+    if outcome.part is not None and not _is_part(outcome.part):
+        return "its part in a mean is not told in numbers"
     return _bad_logs(outcome.logs) if outcome.logs else None
 
 
@@ -209,6 +224,11 @@ def _are_scores(seen: Observation) -> bool:
 def _is_work(done: Work) -> bool:
     counted = all(type(count) is int and 0 <= count < 2**63 for count in (done.steps, done.samples))
     return counted and isinstance(done.purpose, str) and isinstance(done.loss, int | float | None)
+
+
+def _is_part(part: Part) -> bool:
+    counted = all(type(count) is int and 0 <= count < 2**63 for count in (part.at, part.length))
+    return counted and type(part.norm) is float and all(isinstance(value, Scalar) for value in part.scalars.values())
 
 
 def _bad_logs(logs: object) -> str | None:
@@ -242,7 +262,7 @@ def _bad_count(reply: Record, rules: Admission, held: int | None) -> str | None:
 def _bad_values(reply: Record, expected: Expected, rules: Admission) -> str | None:
     """What is not finite, or so large or so far from what it is compared with that it would spoil what it is averaged with."""
     found = reply.tensors
-    length = math.sqrt(sum(_norm(found[name]) ** 2 for name in expected.fixed))
+    length = norm_of(found[name] for name in expected.fixed)
     small = length <= LARGEST  # then all that it is made of is finite, and need not be looked at again
     for name, value in found.items():
         if not (small and name in expected.fixed) and (bad := _bad_tensor(name, value)):
@@ -250,10 +270,15 @@ def _bad_values(reply: Record, expected: Expected, rules: Admission) -> str | No
     return _too_far(found, length, expected, rules)
 
 
+def _bounds(expected: Expected, rules: Admission) -> tuple[float, float]:
+    """The largest distance, by what a reply is compared with and by itself."""
+    by_ratio = rules.max_ratio * expected.norm if expected.norm else math.inf
+    return by_ratio, math.inf if rules.max_norm is None else rules.max_norm
+
+
 def _too_far(found: Mapping[str, Tensor], length: float, expected: Expected, rules: Admission) -> str | None:
     """How far from what it is compared with a reply is that is too far; its L2 norm, which mostly tells, is known."""
-    by_ratio = rules.max_ratio * expected.norm if expected.norm else math.inf
-    by_norm = math.inf if rules.max_norm is None else rules.max_norm
+    by_ratio, by_norm = _bounds(expected, rules)
     if length + expected.norm <= min(by_ratio, by_norm):  # no distance is more than that sum
         return None
     distance = math.sqrt(sum(_distance(found[name], value) ** 2 for name, value in expected.fixed.items()))
@@ -273,11 +298,7 @@ def _bad_tensor(name: str, value: Tensor) -> str | None:
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return _norm(a - b) if a.dtype in SINGLE_OR_MORE else _norm(a.double() - b.double())
-
-
-def _norm(value: Tensor) -> float:
-    return float(torch.linalg.vector_norm(value if value.dtype in SINGLE_OR_MORE else value.double()))
+    return norm_of([a - b if a.dtype in SINGLE_OR_MORE else a.double() - b.double()])
 
 
 def _any_rows(value: Tensor) -> bool:

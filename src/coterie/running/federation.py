@@ -7,29 +7,30 @@ the round, no byte of theirs is counted, and their training is in the ledger as 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, brief
+from coterie.engines.engine import Engine, Job, Outcome, RunContext, brief
 from coterie.engines.worker import memory_file
 from coterie.ledger import Ledger
-from coterie.method import Federation, Replies, Reply
+from coterie.method import Federation, admit
 from coterie.protocols import PROTOCOLS
-from coterie.record import EMPTY, Record, RecordError, decode, encode
-from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
-from coterie.running.stacks import in_stacks
+from coterie.record import EMPTY, Record, encode
+from coterie.replies import Means, Replies, Reply, merged
+from coterie.running.admission import Admission, Expected, QuorumError, fault_of
+from coterie.running.delivery import Delivery
+from coterie.running.stacks import in_stacks, together
 from coterie.running.traffic import Traffic, kinds_of
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
-from coterie.wire import Buffer
 
 __all__ = ["Coordinator"]
 
-Check = Callable[[Record], str | None]
 LEARNING_RATE = "; is training.optimiser.lr too large?"
 """What to look at first where training ends in numbers that are none."""
 REASON = 1000
@@ -97,7 +98,7 @@ class Coordinator(Federation):
         message: Record | Mapping[int, Record] = EMPTY,
         *,
         like: Record | Mapping[int, Record] = EMPTY,
-        check: Callable[[Record], str | None] = lambda reply: None,
+        check: Callable[[Record], str | None] = admit,
         clients: Sequence[int] | None = None,
         keep_guests: bool = False,
     ) -> Replies:
@@ -110,10 +111,9 @@ class Coordinator(Federation):
         files = self._save_messages(task, message, asked, guests)
         expected = self._expected(like, message, (*asked, *guests))
         jobs = [self._job(task, client, files[client], expected[client]) for client in (*asked, *guests)]
-        stack = self.context.population.plan.training.stack
-        delivery = _Delivery(task, in_stacks(jobs, stack, self.architecture_of), len(asked), expected, check, keep_guests)
-        self._open = Replies(self._admitted(delivery, set(files.values())), delivery.guests)
-        delivery.needed = self._open.needed
+        guests_said: dict[int, Record] = {}
+        delivery = Delivery(task, jobs, len(asked), expected, check, guests_said if keep_guests else None)
+        self._open = delivery.replies = Replies(self._admitted(delivery, set(files.values())), guests_said)
         return self._open
 
     def _expected(
@@ -175,33 +175,83 @@ class Coordinator(Federation):
         path.write_bytes(data)
         return path, len(data)
 
-    def _admitted(self, delivery: _Delivery, files: set[Path]) -> Iterator[Reply]:
-        admitted, reasons = 0, list[str]()
+    def _admitted(self, delivery: Delivery, files: set[Path]) -> Iterator[Reply]:
         try:
-            for at, outcome in enumerate(self._timed(self.engine.deliver(delivery.jobs))):
-                job = delivery.jobs[at]
-                outcome = self.judged(job, outcome)
-                delivery.work[at >= delivery.asked].append(outcome.work)
-                if at >= delivery.asked:
-                    self._hear_guest(delivery, job, outcome)
-                    continue
-                reply, reason = self._open_reply(delivery, job, outcome)
-                if reason is None:
-                    admitted += 1
-                    yield Reply(job.client, reply)
-                else:
-                    self.reject(delivery.task, job.client, reason)
-                    reasons.append(f"client {job.client}: {brief(reason).partition(chr(10))[0]}")
+            yield from self._replies(delivery)
         finally:
             for path in files:
                 path.unlink(missing_ok=True)
         self._write_work("clients", delivery.task, "training", delivery.work[0])
         self._write_work("clients", delivery.task, "evaluation", delivery.work[1])
+        admitted, reasons = delivery.admitted, delivery.reasons
         if admitted < (needed := self.admission.needed(delivery.asked)):
             why = "; ".join(reasons[:3]) + (LEARNING_RATE if any(each.endswith("is not finite") for each in reasons) else "")
             raise QuorumError(
                 f"round {self.round}, task '{delivery.task}': {admitted} of {delivery.asked} replies admitted, {needed} needed; {why}"
             )
+
+    def _replies(self, delivery: Delivery) -> Iterator[Reply]:
+        """Those that are let in, each by itself or, where a mean is wanted, by stacks; in the same order, whoever had to be asked again."""
+        groups = together(in_stacks(delivery.jobs, self.context.population.plan.training.stack, self.architecture_of, delivery.mean_of))
+        outcomes = self._timed(self.engine.deliver([job for group in groups for job in group]))
+        again, later = list[list[Job]](), list[list[Reply] | None]()
+        for group in groups:
+            came = [(job, self.judged(job, outcome)) for job, outcome in zip(group, outcomes, strict=False)]
+            if delivery.is_guest(group[0]):
+                self._hear_guest(delivery, *came[0])
+                continue
+            found = self._let_in(delivery, *came[0]) if group[0].mean is None else self._mean_of(delivery, came)
+            again += [group] if found is None else []
+            if again:
+                later.append(found)
+            else:
+                yield from found or ()
+        means = self._asked_again(delivery, again)
+        for found in later:
+            yield from next(means) if found is None else found
+
+    def _mean_of(self, delivery: Delivery, came: Sequence[tuple[Job, Outcome]]) -> list[Reply] | None:
+        """The mean of a stack; None where not all of its clients are let in without a look at what each of them replied."""
+        for _, outcome in came:
+            if outcome.error is not None:
+                self.fault(outcome)
+                return None
+        last, said = came[-1]
+        mean, misfit = delivery.read(last, said.reply, self.held[last.client])
+        if misfit is not None or not delivery.are_plain(came, self.admission, self.held):
+            return None
+        kinds, weight = kinds_of(mean), 0.0
+        for job, outcome in came:
+            assert outcome.part is not None
+            assert job.mean is not None
+            self._hear(delivery, job, outcome)
+            self.traffic.count(self.round, delivery.task, job.client, "up", kinds, outcome.part.length)
+            weight += job.mean.weight_of(Reply(job.client, Record(outcome.part.scalars)))
+        delivery.admitted += len(came)
+        return [merged(last.client, mean, weight, len(came))]
+
+    def _asked_again(self, delivery: Delivery, stacks: Sequence[Sequence[Job]]) -> Iterator[list[Reply]]:
+        """The means of stacks whose clients were asked once more, each for its own reply."""
+        jobs = [replace(job, mean=None) for stack in stacks for job in stack]
+        outcomes = self._timed(self.engine.deliver(jobs) if jobs else iter(()))
+        for stack in stacks:
+            assert stack[0].mean is not None
+            so_far, before = Means(stack[0].mean), delivery.admitted
+            for job, outcome in zip(stack, outcomes, strict=False):
+                for reply in self._let_in(delivery, job, self.judged(job, outcome)):
+                    so_far.add(reply)
+            count = delivery.admitted - before
+            yield [merged(stack[-1].client, so_far.record(), so_far.total, count)] if count else []
+
+    def _let_in(self, delivery: Delivery, job: Job, outcome: Outcome) -> list[Reply]:
+        """A client's reply, if it is let in."""
+        reply, reason = self._open_reply(delivery, job, outcome)
+        if reason is None:
+            delivery.admitted += 1
+            return [Reply(job.client, reply)]
+        self.reject(delivery.task, job.client, reason)
+        delivery.reasons.append(f"client {job.client}: {brief(reason).partition(chr(10))[0]}")
+        return []
 
     def _timed(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         """The same outcomes, with the wait for each on the clock."""
@@ -223,13 +273,11 @@ class Coordinator(Federation):
         wrong = fault_of(job, outcome)
         return outcome if wrong is None else job.failed(wrong, outcome.seconds)
 
-    def _open_reply(self, delivery: _Delivery, job: Job, outcome: Outcome) -> tuple[Record, str | None]:
+    def _open_reply(self, delivery: Delivery, job: Job, outcome: Outcome) -> tuple[Record, str | None]:
         """Count what came, keep what the client kept, and say what is wrong with its reply, if anything."""
         if outcome.error is not None:
             return EMPTY, self.fault(outcome)
-        self._remember(job.client, outcome.kept)
-        self.observed[job.client].extend(outcome.observations)
-        self._write_logs(job.client, outcome.logs)
+        self._hear(delivery, job, outcome)
         reply, misfit = delivery.read(job, outcome.reply, self.held[job.client])
         if misfit is not None:
             self.traffic.count(self.round, delivery.task, job.client, "up", {"malformed": 0}, len(outcome.reply))
@@ -238,8 +286,16 @@ class Coordinator(Federation):
         self.traffic.message(self.round, delivery.task, job.client, "up", reply, len(outcome.reply), per_sample)
         return reply, delivery.rejection(job, reply, self.admission, self.held[job.client])
 
-    def _hear_guest(self, delivery: _Delivery, job: Job, outcome: Outcome) -> None:
+    def _hear(self, delivery: Delivery, job: Job, outcome: Outcome) -> None:
+        """Write down what a client did and said beside its reply."""
+        delivery.work[0].append(outcome.work)
+        self._remember(job.client, outcome.kept)
+        self.observed[job.client].extend(outcome.observations)
+        self._write_logs(job.client, outcome.logs)
+
+    def _hear_guest(self, delivery: Delivery, job: Job, outcome: Outcome) -> None:
         """A guest's models were measured; what it keeps is kept until the end of the round, what it says is put aside."""
+        delivery.work[1].append(outcome.work)
         if outcome.error is not None:
             self._turn_away(delivery.task, job.client, self.fault(outcome))
             return
@@ -247,7 +303,7 @@ class Coordinator(Federation):
         if outcome.kept not in (None, self.memories.get(job.client)):
             self._passing.append(memory_file(self.context.folder, job.client, outcome.kept))
         self._guests[job.client] = outcome.kept
-        if delivery.keep_guests:
+        if delivery.guests is not None:
             held = self.held[job.client]
             reply, wrong = delivery.read(job, outcome.reply, held)
             wrong = wrong or delivery.rejection(job, reply, self.admission, held)
@@ -300,47 +356,6 @@ class Coordinator(Federation):
         return passing
 
 
-@dataclass
-class _Delivery:
-    """One ask on its way."""
-
-    task: str
-    jobs: Sequence[Job]
-    asked: int
-    """How many of the jobs, the first ones, are of clients that were asked; the others are guests'."""
-    expected: Mapping[int, Expected]
-    """Client -> what its reply must match."""
-    check: Check
-    keep_guests: bool
-    needed: set[str] = field(default_factory=set)
-    """The numbers that a reply must have."""
-    guests: dict[int, Record] = field(default_factory=dict)
-    """What guests answered."""
-    work: tuple[list[list[Work]], list[list[Work]]] = field(default_factory=lambda: ([], []))
-    """Of those who were asked, and of guests."""
-
-    def read(self, job: Job, data: Buffer, held: int) -> tuple[Record, str | None]:
-        """A reply, or what is wrong with its form; whatever the bytes are, nothing is raised.
-
-        One that lies in shared memory stays there: it is given back as a whole, so that copying the small tensors would free nothing.
-        """
-        expected = self.expected[job.client]
-        try:
-            reply = decode(data, expected.limits(job.limit + FRAMING), copy="none" if isinstance(data, memoryview) else None)
-            return reply, expected.misfit(reply, held)
-        except RecordError as error:
-            return EMPTY, str(error)
-        except Exception as error:
-            return EMPTY, f"it cannot be read: {type(error).__name__}: {error}"
-
-    def rejection(self, job: Job, reply: Record, rules: Admission, held: int) -> str | None:
-        """Why a reply of the right form is not let in, or None; a method's own check that cannot cope with it is a reason too."""
-        try:
-            return rejection(reply, self.expected[job.client], rules, self.needed, held) or self.check(reply)
-        except Exception as error:
-            return f"it cannot be checked: {type(error).__name__}: {error}"
-
-
 def _for(client: int, given: Record | Mapping[int, Record]) -> Record:
     """What is given for all, or for this one."""
     return given if isinstance(given, Record) else given.get(client, EMPTY)
@@ -351,6 +366,6 @@ def _sums(work: Sequence[Sequence[Work]]) -> dict[str, Any]:
     flat = [each for one in work for each in one]
     known = [(each.samples, each.loss) for each in flat if each.loss is not None]
     seen = sum(samples for samples, _ in known)
-    loss = sum(samples * loss for samples, loss in known) / seen if seen else None
+    loss = math.fsum(samples * loss for samples, loss in known) / seen if seen else None
     sums = {"steps": sum(each.steps for each in flat), "samples": sum(each.samples for each in flat)}
     return {"clients": sum(map(bool, work)), **sums, "loss": loss}
