@@ -15,7 +15,7 @@ import coterie
 SOURCE = Path(coterie.__file__).parent
 LAYERS = [
     {"errors"},
-    {"durable", "wire", "framing", "devices", "forking", "importing", "own"},
+    {"durable", "wire", "framing", "devices", "forking", "importing", "own", "awaited"},
     {"record", "seeds", "settings", "ledger", "protocols", "style"},
     {"data", "models", "results", "aggregation"},
     {"training"},

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie import durable
+from coterie.awaited import Awaited
 from coterie.errors import nearest
 from coterie.wire import CODES, NONE, Buffer, Copy, Limits, RecordError, pack, packed_bytes, unpack
 
@@ -62,6 +63,8 @@ def _checked(path: str, value: Tensor | Scalar) -> Tensor | Scalar:
     """The value, if it can travel under this name: what cannot is found where it is made, not where it arrives."""
     if not _is_path(path):
         raise TypeError(f"{path!r:.80} is not a name: expected printable parts between slashes")
+    if isinstance(value, Awaited):
+        return value
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.dtype not in CODES or value.is_meta or value.is_nested:
             kind = f"{'meta ' if value.is_meta else ''}{str(value.layout).removeprefix('torch.')} {str(value.dtype).removeprefix('torch.')}"
@@ -239,6 +242,14 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
             raise KeyError(f"'{key}' is one value, not a group of them")
         return self._below(key)
 
+    def settled(self, weights: Mapping[str, Tensor]) -> Record:
+        """The same, with the weights that it was waiting for.
+
+        >>> Record(model={"w": awaited(None, "0.weight")}, examples=600).settled({"0.weight": torch.ones(2)})
+        Record(model/w=float32[2], examples=600)
+        """
+        return Record({name: weights[value.weight_of] if isinstance(value, Awaited) else value for name, value in self._flat.items()})
+
     def number(self, key: str) -> float:
         """The scalar `key` as a number."""
         found = self[key]
@@ -282,13 +293,13 @@ def encode(record: Record, take: Callable[[int], Buffer] = bytearray) -> Buffer:
     return data
 
 
-def framed_bytes(record: Record) -> int:
-    """The length of what `encode` makes of it.
+def framed_bytes(tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> int:
+    """The length of what `encode` makes of a record of these.
 
-    >>> framed_bytes(Record(w=torch.ones(3), examples=600)) == len(encode(Record(w=torch.ones(3), examples=600)))
+    >>> framed_bytes({"w": torch.ones(3)}, {"examples": 600}) == len(encode(Record(w=torch.ones(3), examples=600)))
     True
     """
-    return packed_bytes(record.tensors, {"scalars": _scalars(record)})
+    return packed_bytes(tensors, {"scalars": json.dumps(scalars, sort_keys=True)})
 
 
 def decode(data: Buffer, limits: Limits = LIMITS, *, copy: Copy | None = None) -> Record:

@@ -1,8 +1,7 @@
 """What clients answered, and the means of it.
 
-Where clients are trained in stacks (`training.stack`) and a method wants nothing but means of their replies, the mean of a stack is taken
-first, and then the mean over stacks: so whoever trains a stack can answer with its mean. It is rounded to what the replies are made of, and
-the same whether it was taken there or here.
+Where clients are trained in stacks (`training.stack`) and a method wants nothing but means of their replies, whoever trains a stack may
+answer with its mean, in the place of all replies of it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from coterie.record import Record
 __all__ = [
     "SINGLE_OR_MORE",
     "Mean",
-    "Means",
     "Replies",
     "Reply",
     "Weighting",
@@ -29,7 +27,6 @@ __all__ = [
     "groups_of",
     "means",
     "members",
-    "merged",
     "norm_of",
 ]
 
@@ -136,46 +133,18 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     ...
     LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model
     """
-    so_far = Means(Mean(groups, weighting))
+    wanted = Mean(groups, weighting)
+    total, sums, dtypes, there = 0.0, dict[str, Tensor](), dict[str, torch.dtype](), set[str]()
+    room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
     if isinstance(replies, Replies):
-        replies.mean = so_far.wanted
+        replies.mean = wanted
         replies.needing(*["examples"][: weighting == "samples"])
     for reply in replies:
-        so_far.add(reply)
-    if so_far.total:
-        check_groups(groups, so_far.there)
-    return so_far.record()
-
-
-class Means:
-    """Means in the making.
-
-    >>> so_far = Means(Mean(("model",), "uniform"))
-    >>> for value in (1.0, 2.0):
-    ...     so_far.add(Reply(0, Record(model={"w": torch.tensor(value)})))
-    >>> so_far.record()["model/w"].item(), so_far.total
-    (1.5, 2.0)
-    """
-
-    def __init__(self, wanted: Mean) -> None:
-        self.wanted = wanted
-        self.total = 0.0
-        """The sum of the weights."""
-        self.there = set[str]()
-        """The groups of tensors that some reply has."""
-        self._sums = dict[str, Tensor]()
-        self._dtypes = dict[str, torch.dtype]()
-        self._room = dict[str, Tensor]()
-        """For one reply in float64, used again: fresh memory costs more than the sum."""
-
-    def add(self, reply: Reply) -> None:
-        """One more."""
-        weight = self.wanted.weight_of(reply)
-        self.total += weight
-        self.there |= groups_of(reply.record)
-        sums, room = self._sums, self._room
-        for name, value in members(reply.record, self.wanted.groups):
-            self._dtypes.setdefault(name, value.dtype)
+        weight = wanted.weight_of(reply)
+        total += weight
+        there |= groups_of(reply.record)
+        for name, value in members(reply.record, groups):
+            dtypes.setdefault(name, value.dtype)
             if not value.is_floating_point():
                 sums[name] = torch.maximum(sums[name], value) if name in sums else value
             elif name not in sums:
@@ -185,20 +154,9 @@ class Means:
                 sums[name].add_(room[name].copy_(value).mul_(weight))
             else:  # a whole number times a shorter float is exact in float64, whether it is rounded before it is added or not
                 sums[name].add_(room[name].copy_(value), alpha=weight)
-
-    def record(self) -> Record:
-        """The means of what was added."""
-        both = ((name, value, self._dtypes[name]) for name, value in self._sums.items())
-        return Record({name: (value / self.total).to(dtype) if value.is_floating_point() else value for name, value, dtype in both})
-
-
-def merged(client: int, mean: Record, weight: float, clients: int) -> Reply:
-    """The mean of some clients' replies, in the place of theirs.
-
-    >>> merged(3, Record(model={"w": torch.ones(1)}), weight=600, clients=2)
-    Reply(client=3, record=Record(model/w=float32[1], examples=600), clients=2)
-    """
-    return Reply(client, Record({**mean.tensors, "examples": weight}), clients)
+    if total:
+        check_groups(groups, there)
+    return Record({name: (value / total).to(dtypes[name]) if value.is_floating_point() else value for name, value in sums.items()})
 
 
 def check_groups(groups: Sequence[str], there: Collection[str]) -> None:

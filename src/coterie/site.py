@@ -24,7 +24,7 @@ from coterie.training.loop import Fitted, Frozen, Options, frozen, outputs_of, s
 from coterie.training.objectives import CrossEntropy, Objective
 from coterie.training.score import Metric, Output, Scores, score
 from coterie.training.settings import Training
-from coterie.training.stacking import Request
+from coterie.training.stacking import Awaiting, Request
 
 __all__ = ["SERVER", "ModelCache", "Observation", "Site", "Visit", "Work"]
 
@@ -89,6 +89,11 @@ class Work:
     samples: int
     loss: float | None
     """The mean over the last epoch; None where there was no step."""
+
+    @classmethod
+    def of(cls, purpose: str, fitted: Fitted) -> Work:
+        """What a training was."""
+        return cls(purpose, fitted.steps, fitted.samples, None if math.isnan(fitted.loss) else fitted.loss)
 
 
 @dataclass(eq=False)
@@ -207,9 +212,11 @@ class Site:
             round=max(self.round, 1),
             options=options,
             device=self.cache.device,
+            purpose=purpose,
         )
         fitted = self.trainer(wanted)
-        self.work.append(Work(purpose, fitted.steps, fitted.samples, None if math.isnan(fitted.loss) else fitted.loss))
+        if not isinstance(fitted, Awaiting):  # else whoever does it writes that down
+            self.work.append(Work.of(purpose, fitted))
         return fitted
 
     def frozen(self, params: Record, slot: str = "model", output: Output = lambda net, x: net(x)) -> Frozen:

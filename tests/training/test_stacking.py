@@ -75,7 +75,7 @@ class Apart(Inline):
 
     def deliver(self, jobs):
         for job in jobs:
-            self._performer._stacks = stacks.Stacks(self._performer._attempt)
+            self._performer._stacks = stacks.Stacks(self._performer._attempt, self._performer._encode)
             yield self._performer.perform(job)
 
 

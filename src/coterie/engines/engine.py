@@ -89,7 +89,7 @@ class Job:
     """The clients (itself among them, with the versions of their memories) whose training is one computation with its own; all else is
     the same for them. Who performs one of these jobs computes all: an engine does well to give them to one worker, one after the other."""
     mean: Mean | None = None
-    """What is wanted of the replies of its stack, where nothing else is: an outcome has a `part` then, the last one's reply is the mean."""
+    """What is wanted of the replies of its stack, where nothing else is: an outcome may have a `part` then, and the last one the mean."""
 
     def __str__(self) -> str:
         who = "the server" if self.client < 0 else f"client {self.client}"
@@ -112,17 +112,15 @@ class Job:
 class Part:
     """What is told of a reply that is in the mean of its stack.
 
-    >>> Part(0, {"examples": 600}, length=400, norm=1.5).scalars
+    >>> Part({"examples": 600}, length=400, norm=1.5).scalars
     {'examples': 600}
     """
 
-    at: int
-    """How many are in the mean before it."""
     scalars: dict[str, Scalar]
     length: int
     """Bytes of the encoded reply."""
     norm: float
-    """The L2 norm of its tensors."""
+    """The L2 norm of its tensors, or more."""
 
 
 @dataclass(frozen=True)

@@ -1,146 +1,211 @@
 """How the tasks of several clients are performed so that their trainings are one computation.
 
-A task is a function of its site, its memory and its message, so it can be run again: it is run until it wants to train, put aside, and when
-all of a stack have been, their trainings are done together; then each is run again from its beginning, and finds its training done. What
-cannot be stacked is trained at once, and no task is run again for it.
+A task that wants to train is given weights that are yet to be trained (`coterie.awaited`), and goes on. One that only passes them on comes
+to its end, and its reply is what the training gives; one that looks at them is put aside there. When all of a stack have come so far, their
+trainings are done together, and who was put aside is run again from the beginning: a task is a function of its site, its memory and its
+message. What cannot be stacked is trained at once, and no task is run again for it.
 
-Where nothing but the mean of their replies is wanted, it is taken here, as each comes: none of them need travel.
+Where nothing but the mean of their replies is wanted, and those are nothing but the weights that the training gave, that is taken of all
+weights at once, and none of them is laid down. Whether a task has looked at its weights, as it does where they are evaluated, decides
+nothing: what it replies with is compared with them.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
+import torch
+
+from coterie.awaited import Awaited, PutAside
 from coterie.engines.engine import Job, Outcome, Part
 from coterie.record import Record, framed_bytes
-from coterie.replies import Mean, Means, Reply, norm_of
+from coterie.replies import Mean
 from coterie.training.loop import Fitted
-from coterie.training.stacking import Request, fit_together, reason
+from coterie.training.stacking import Awaiting, Request, Stack, fit_together, reason
 from coterie.wire import Buffer
 
-__all__ = ["Answer", "PutAside", "Stacks", "Trainer"]
+__all__ = ["Held", "Run", "Stacks"]
 
-Trainer: TypeAlias = Callable[[Request], Fitted]
-Answer: TypeAlias = Callable[[Record], tuple[Buffer, Part | None]]
-"""What is sent of a reply: its bytes, or its part in a mean."""
-Attempt: TypeAlias = Callable[[Job, Trainer, Answer], Outcome | Request]
+Key: TypeAlias = tuple[str, str, int]
+Done: TypeAlias = Callable[[], Fitted] | None
+"""A training that was done together with others; None for one that a task does by itself."""
+
+
+class Run:
+    """One run of a task: it is given the trainings that are done, and one more it need not wait for, as long as it does not look at it."""
+
+    def __init__(self, done: list[Done]) -> None:
+        self._done, self._turn = done, 0
+        self.awaits: Request | None = None
+        """What it has not waited for."""
+        self.reply = Record()
+        """What it has replied."""
+
+    def __call__(self, request: Request) -> Fitted:
+        """A training that it wants."""
+        if self.awaits is not None:  # it wants to go on from there
+            raise PutAside(self.awaits)
+        if self._turn == len(self._done):
+            if reason(request) is None:
+                return self._awaiting(request)
+            self._done.append(None)  # nothing to wait for
+        found = self._done[self._turn]
+        self._turn += 1
+        return request.fit() if found is None else found()
+
+    def _awaiting(self, request: Request) -> Fitted:
+        if not Awaiting.can(request):
+            raise PutAside(request)
+        self.awaits = request
+        return Awaiting(request)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A task that waits for a training."""
+
+    request: Request
+    finish: Callable[[Stack, int, Buffer | None], Outcome] | None = None
+    """What comes of it when that is done, as one of a stack; bytes are sent in the place of its reply. None where it was put aside, and is
+    to be run again."""
+
+
+Attempt: TypeAlias = Callable[[Job, Run], Outcome | Held]
 """Performs a job as far as it goes: to its end, or to a training that is to be done together with others."""
 
 
-class PutAside(BaseException):
-    """A task wants to train and must wait for the others; not an Exception, so that no task takes it for one of its own."""
+@dataclass(eq=False)
+class _Client:
+    """One of a stack, and how far it has come."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    job: Job
+    done: list[Done] = field(default_factory=list)
+    """Its trainings, in the order in which it wants them."""
+    held: Held | None = None
+    """If it waits for one."""
+    stack: Stack | None = None
+    at: int = 0
+    """The last that was done together with others, and which of those it is."""
+    finish: Callable[[Buffer | None], Outcome] | None = None
+    """If it has come to its end without looking at that."""
+    reply: Record = field(default_factory=Record)
+    outcome: Outcome | None = None
 
+    def perform(self, attempt: Attempt) -> None:
+        """As far as it goes."""
+        run = Run(self.done)
+        found = attempt(self.job, run)
+        self.reply = run.reply
+        if isinstance(found, Held):
+            self.held = found
+        else:
+            self.outcome = found
 
-class _Done:
-    """The trainings of one task that are done: those that it wants beyond them are put aside."""
+    def go_on(self, stack: Stack | None, at: int) -> None:
+        """What it waits for is done."""
+        assert self.held is not None
+        self.stack, self.at = stack, at
+        if stack is not None and self.held.finish is not None:
+            self.finish = partial(self.held.finish, stack, at)
+        else:
+            self.done.append(None if stack is None else partial(stack.fitted, at))
+        self.held = None
 
-    def __init__(self) -> None:
-        self.fitted = list[Callable[[], Fitted] | None]()
-        """In the order in which it wants them; None for one that it is to do by itself."""
-
-    def trainer(self) -> Trainer:
-        """For one more run of the task."""
-        turns = itertools.count()
-
-        def train(request: Request) -> Fitted:
-            turn = next(turns)
-            if turn == len(self.fitted):
-                if reason(request) is None:
-                    raise PutAside(request)
-                self.fitted.append(None)  # nothing to wait for
-            found = self.fitted[turn]
-            return request.fit() if found is None else found()
-
-        return train
-
-
-class _Merging:
-    """The mean of a stack's replies in the making: what is sent of the last one is the mean."""
-
-    def __init__(self, wanted: Mean, clients: int, answer: Answer) -> None:
-        self._means, self._clients, self._answer = Means(wanted), clients, answer
-        self._merged, self._form = 0, dict[str, Any]()
-
-    def __call__(self, reply: Record) -> tuple[Buffer, Part | None]:
-        try:
-            part = self._part(reply)
-        except Exception:  # it is of another form than those before it, or lacks its weight: the server will look at each
-            return b"", None
-        return self._answer(self._means.record())[0] if self._merged == self._clients else b"", part
-
-    def _part(self, reply: Record) -> Part:
-        tensors = reply.tensors
-        form = {name: (value.dtype, value.shape) for name, value in tensors.items()}
-        if form != (self._form or form) or not self._means.wanted.holds(form):
-            raise TypeError("replies of a stack have one form, all of which is averaged")
-        part = Part(self._merged, reply.scalars, framed_bytes(reply), norm_of(tensors.values()))
-        self._means.add(Reply(0, reply))
-        self._merged, self._form = self._merged + 1, form
-        return part
+    def weights(self) -> dict[str, str] | None:
+        """Which tensor of its reply is which weight of its last training, where it has replied with nothing else."""
+        tensors = self.reply.tensors
+        if self.finish is not None:
+            return {name: value.weight_of for name, value in tensors.items() if isinstance(value, Awaited)}
+        if self.stack is None or self.outcome is None or self.outcome.error is not None:
+            return None
+        given = self.stack.fitted(self.at).params.tensors
+        found = {name: next((each for each in given if f"/{name}".endswith(f"/{each}")), "") for name in tensors}
+        same = all(found[name] and torch.equal(value, given[found[name]]) for name, value in tensors.items())
+        return found if same else None
 
 
 class Stacks:
     """The stack that is being performed here: each of its jobs comes to its end when it is asked for, so that its reply is under way while
     the others are still at work, and no more than one reply lies in memory."""
 
-    def __init__(self, attempt: Attempt, answer: Answer) -> None:
-        self._attempt, self._alone = attempt, answer
-        self._answer = answer
-        self._waiting: dict[tuple[str, str, int], tuple[Job, _Done]] = {}
-        self._ready: dict[tuple[str, str, int], Outcome] = {}
-        self._size, self._seconds = 0, 0.0
-        """How many it has, and what each has had of the time that was spent together."""
+    def __init__(self, attempt: Attempt, encode: Callable[[Record], Buffer]) -> None:
+        self._attempt, self._encode = attempt, encode
+        self._clients: dict[Key, _Client] = {}
+        self._seconds = 0.0
+        """What each has had of the time that was spent together."""
 
     def outcome(self, job: Job) -> Outcome:
         """What came of one job of a stack."""
         key = _key(job)
-        if key not in self._waiting and key not in self._ready:
+        if key not in self._clients:
             each = (replace(job, client=client, memory=memory, stack=()) for client, memory in job.stack)
-            self._waiting, self._ready = {_key(one): (one, _Done()) for one in each}, {}
-            self._size, self._seconds = len(job.stack), 0.0
-            self._answer = self._alone if job.mean is None else _Merging(job.mean, self._size, self._alone)
-        while key in self._waiting:
-            self._go_on(key)
-        return self._ready.pop(key)
+            self._clients, self._seconds = {_key(one): _Client(one) for one in each}, 0.0
+            if job.mean is not None:
+                self._merge(job.mean, list(self._clients.values()))
+        client = self._clients[key]
+        while client.outcome is None:
+            self._go_on(client)
+        del self._clients[key]
+        return replace(client.outcome, seconds=client.outcome.seconds + self._seconds)
 
-    def _go_on(self, key: tuple[str, str, int]) -> None:
+    def _go_on(self, client: _Client) -> None:
         """Perform a job to its end; if it wants to train, all that have come as far as it do so together."""
-        first = self._performed(key)
-        if first is None:
-            return
         began = time.perf_counter()
-        found = {each: first if each == key else self._performed(each) for each in list(self._waiting)}
-        wanted = {each: request for each, request in found.items() if request is not None}
-        for each, fitted in zip(wanted, _fitted(list(wanted.values())), strict=True):
-            self._waiting[each][1].fitted.append(fitted)
-        self._seconds += (time.perf_counter() - began) / self._size
+        if client.finish is not None:
+            client.outcome = client.finish(None)
+        elif client.held is None:
+            client.perform(self._attempt)
+        if client.outcome is None:
+            for each in self._clients.values():
+                if each.outcome is None and each.finish is None and each.held is None:
+                    each.perform(self._attempt)
+            waiting = [each for each in self._clients.values() if each.held is not None]
+            stack = _fitted([each.held.request for each in waiting if each.held is not None])
+            for at, each in enumerate(waiting):
+                each.go_on(stack, at)
+            self._seconds += (time.perf_counter() - began) / len(self._clients)
 
-    def _performed(self, key: tuple[str, str, int]) -> Request | None:
-        """What a job wants to train next, or None if it is done."""
-        job, done = self._waiting[key]
-        found = self._attempt(job, done.trainer(), self._answer)
-        if isinstance(found, Request):
-            return found
-        del self._waiting[key]
-        self._ready[key] = replace(found, seconds=found.seconds + self._seconds)
-        return None
+    def _merge(self, mean: Mean, clients: Sequence[_Client]) -> None:
+        """Have the mean of all replies sent in their place, if they are nothing but weights that one training has given."""
+        self._go_on(clients[0])
+        for each in clients:
+            if each.outcome is None and each.finish is None:  # it looked
+                each.perform(self._attempt)
+        stack, names = clients[0].stack, clients[0].weights()
+        if stack is None or not names or not stack.averages or not mean.holds(names):
+            return
+        if any(each.stack is not stack or each.weights() != names for each in clients):
+            return
+        weights = [_weight(mean, each.reply) for each in clients]
+        if not all(weights):
+            return
+        merged, norms = stack.mean(weights), stack.norms()
+        record = Record({name: merged[weight] for name, weight in names.items()})
+        for each, norm in zip(clients, norms, strict=True):
+            data = self._encode(record) if each is clients[-1] else b""
+            found = each.outcome or (each.finish and each.finish(data))
+            assert found is not None
+            part = Part(each.reply.scalars, framed_bytes(record.tensors, each.reply.scalars), norm)
+            each.outcome = replace(found, reply=data, part=part if found.error is None else None)
 
 
-def _key(job: Job) -> tuple[str, str, int]:
+def _key(job: Job) -> Key:
     return job.message, job.task, job.client
 
 
-def _fitted(requests: list[Request]) -> list[Callable[[], Fitted] | None]:
-    """Of each; what fails for all may be one client's fault, and is found when each is done by itself."""
+def _weight(mean: Mean, reply: Record) -> int:
+    """How much a reply counts; 0 where that is no whole number, and somebody must look at it."""
+    weight = reply.scalars.get("examples") if mean.weighting == "samples" else 1
+    return weight if type(weight) is int and weight > 0 else 0
+
+
+def _fitted(requests: list[Request]) -> Stack | None:
+    """Of all; what fails for all may be one client's fault, and is found when each is done by itself."""
     try:
-        together = fit_together(requests) if requests else None
+        return fit_together(requests) if requests else None
     except Exception:
-        together = None
-    return [None] * len(requests) if together is None else [*together]
+        return None

@@ -11,11 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from coterie.engines.engine import EVALUATE, Job, Outcome, Part, TaskError
+from coterie.awaited import Awaited, PutAside
+from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.engines.places import Places
-from coterie.engines.stacks import Answer, PutAside, Stacks, Trainer
+from coterie.engines.stacks import Held, Run, Stacks
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
 from coterie.framing import Room
@@ -23,8 +25,8 @@ from coterie.method import Method, find_task
 from coterie.population import Population
 from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode, read, write
 from coterie.seeds import seed_of
-from coterie.site import SERVER, Site
-from coterie.training.stacking import Request
+from coterie.site import SERVER, Site, Work
+from coterie.training.stacking import Stack
 from coterie.wire import Buffer
 
 __all__ = ["RECEIPT", "Memories", "Performer", "memory_file", "read_memory"]
@@ -158,7 +160,7 @@ class Performer:
         self._population = population
         self._memories = memories
         self._messages = Messages()
-        self._stacks = Stacks(self._attempt, self._answer)
+        self._stacks = Stacks(self._attempt, self._encode)
         self._cache = CleanCache(population.device)
         self._process = os.getpid()
         self.spoilt = False
@@ -168,7 +170,7 @@ class Performer:
         """Do it; whatever the client's code raises becomes an outcome that names client, task and round, and nothing of it stays."""
         if job.stack:
             return self._stacks.outcome(job)
-        outcome = self._attempt(job, Request.fit, self._answer)
+        outcome = self._attempt(job)
         assert isinstance(outcome, Outcome)
         return outcome
 
@@ -176,22 +178,22 @@ class Performer:
         """Let go of the file that the last message is mapped from."""
         self._messages = Messages()
 
-    def _answer(self, reply: Record) -> tuple[Buffer, Part | None]:
-        return encode(reply, self._room.take), None
+    def _encode(self, reply: Record) -> Buffer:
+        return encode(reply, self._room.take)
 
-    def _attempt(self, job: Job, trainer: Trainer, answer: Answer) -> Outcome | Request:
-        """Perform a job to its end, or to a training that is to be done together with others."""
+    def _attempt(self, job: Job, run: Run | None = None) -> Outcome | Held:
+        """Perform a job to its end, or, in a stack, to a training that is to be done together with others."""
         began, before = time.perf_counter(), self._before or Surroundings()
         seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
-            outcome = self._outcome(job, trainer, answer)
+            outcome = self._outcome(job, run)
+            if isinstance(outcome, Held):
+                return outcome
         except PutAside as aside:
-            return aside.request
+            return Held(aside.request)
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
-            outcome = Outcome(job.client, error=TaskError.at(job, cause), fatal=isinstance(cause, DiskError))
-            self._memories.let_go(job.client)
+            outcome = self._failed(job, error)
         finally:
             if os.getpid() != self._process:  # the task has forked: one of the two answers
                 os._exit(0)
@@ -199,28 +201,62 @@ class Performer:
             self._cache.sweep()
         return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
 
-    def _outcome(self, job: Job, trainer: Trainer, answer: Answer) -> Outcome:
+    def _failed(self, job: Job, error: Exception) -> Outcome:
+        cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
+        self._memories.let_go(job.client)
+        return Outcome(job.client, error=TaskError.at(job, cause), fatal=isinstance(cause, DiskError))
+
+    def _outcome(self, job: Job, run: Run | None) -> Outcome | Held:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
-        site.trainer = trainer
+        if run is not None:
+            site.trainer = run
         message = self._messages.get(job.message)
         if job.task == EVALUATE:
             with client_code():
                 for model, params in self._method.models(message, site).items():
                     site.evaluate(model, params)
-            (data, part), kept = answer(EMPTY), job.memory
-        else:
-            memory = self._memories.get(job.client, job.memory)
-            with client_code():
-                reply, after = self.call(job.task, site, memory, message)
-            _check_size("its reply", reply, job.limit)
-            _check_size("what it keeps", after, job.limit)
-            data, part = answer(reply)  # before anything is written: it may not be possible
-            kept = job.memory if after is memory else self._memories.put(job.client, job.keep, after)
-        return Outcome(job.client, data, kept, site.observations, site.logs, site.work, part=part)
+            return Outcome(job.client, self._encode(EMPTY), job.memory, site.observations, site.logs, site.work)
+        memory = self._memories.get(job.client, job.memory)
+        with client_code():
+            reply, after = self.call(job.task, site, memory, message)
+        if run is not None:
+            run.reply = reply
+        if run is None or run.awaits is None:
+            return self._end(job, site, reply, None if after is memory else after)
+        if not _only_awaited(reply) or not (after is memory or _only_awaited(after)):
+            return Held(run.awaits)  # the rest may lie in the message, which is another's by then
+        return Held(run.awaits, partial(self._finish, job, site, run.awaits.purpose, reply, None if after is memory else after))
+
+    def _finish(
+        self, job: Job, site: Site, purpose: str, reply: Record, after: Record | None, stack: Stack, at: int, data: Buffer | None
+    ) -> Outcome:
+        """What comes of a task that has ended, now that its training is done."""
+        began = time.perf_counter()
+        try:
+            weights = stack.fitted(at).params.tensors if data is None or after else {}
+            site.work.append(Work.of(purpose, stack.told(at)))
+            settled = reply.settled(weights) if data is None else EMPTY
+            outcome = self._end(job, site, settled, None if after is None else after.settled(weights), data)
+        except Exception as error:
+            outcome = self._failed(job, error)
+        return dataclasses.replace(outcome, seconds=time.perf_counter() - began)
+
+    def _end(self, job: Job, site: Site, reply: Record, after: Record | None, data: Buffer | None = None) -> Outcome:
+        """What comes of a task that has replied, and keeps something else than before; `data` are sent in the place of its reply."""
+        _check_size("its reply", reply, job.limit)
+        _check_size("what it keeps", after or EMPTY, job.limit)
+        data = self._encode(reply) if data is None else data  # before anything is written: it may not be possible
+        kept = job.memory if after is None else self._memories.put(job.client, job.keep, after)
+        return Outcome(job.client, data, kept, site.observations, site.logs, site.work)
 
     def call(self, task: str, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """Run one task of the method."""
         return _checked(find_task(self._method, task)(site, memory, message))
+
+
+def _only_awaited(record: Record) -> bool:
+    """Whether all its tensors are weights that are yet to be trained."""
+    return all(isinstance(value, Awaited) for value in record.tensors.values())
 
 
 def _checked(answer: object) -> tuple[Record, Record]:

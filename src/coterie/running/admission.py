@@ -188,7 +188,7 @@ def is_plain(part: Part, expected: Expected, rules: Admission, needed: Collectio
     only looking at it tells why.
 
     >>> sent = Expected(Record(model={"w": torch.ones(2)}))
-    >>> [is_plain(Part(0, {"examples": 1}, length=100, norm=norm), sent, Admission()) for norm in (1.0, float("nan"), 1e9)]
+    >>> [is_plain(Part({"examples": 1}, length=100, norm=norm), sent, Admission()) for norm in (1.0, float("nan"), 1e9)]
     [True, False, False]
     """
     said = Record(part.scalars)
@@ -227,7 +227,7 @@ def _is_work(done: Work) -> bool:
 
 
 def _is_part(part: Part) -> bool:
-    counted = all(type(count) is int and 0 <= count < 2**63 for count in (part.at, part.length))
+    counted = type(part.length) is int and 0 <= part.length < 2**63
     return counted and type(part.norm) is float and all(isinstance(value, Scalar) for value in part.scalars.values())
 
 

@@ -22,7 +22,7 @@ from coterie.ledger import Ledger
 from coterie.method import Federation, admit
 from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, encode
-from coterie.replies import Means, Replies, Reply, merged
+from coterie.replies import Replies, Reply
 from coterie.running.admission import Admission, Expected, QuorumError, fault_of
 from coterie.running.delivery import Delivery
 from coterie.running.stacks import in_stacks, together
@@ -191,57 +191,41 @@ class Coordinator(Federation):
             )
 
     def _replies(self, delivery: Delivery) -> Iterator[Reply]:
-        """Those that are let in, each by itself or, where a mean is wanted, by stacks; in the same order, whoever had to be asked again."""
+        """Those that are let in, each by itself or, where nothing but a mean is wanted, the mean of a stack in their place."""
         groups = together(in_stacks(delivery.jobs, self.context.population.plan.training.stack, self.architecture_of, delivery.mean_of))
-        outcomes = self._timed(self.engine.deliver([job for group in groups for job in group]))
-        again, later = list[list[Job]](), list[list[Reply] | None]()
+        outcomes, again = self._timed(self.engine.deliver([job for group in groups for job in group])), list[Job]()
         for group in groups:
-            came = [(job, self.judged(job, outcome)) for job, outcome in zip(group, outcomes, strict=False)]
-            if delivery.is_guest(group[0]):
-                self._hear_guest(delivery, *came[0])
-                continue
-            found = self._let_in(delivery, *came[0]) if group[0].mean is None else self._mean_of(delivery, came)
-            again += [group] if found is None else []
-            if again:
-                later.append(found)
-            else:
-                yield from found or ()
-        means = self._asked_again(delivery, again)
-        for found in later:
-            yield from next(means) if found is None else found
+            merged = list[tuple[Job, Outcome]]()
+            for job, found in zip(group, outcomes, strict=False):
+                outcome = self.judged(job, found)
+                if delivery.is_guest(job):
+                    self._hear_guest(delivery, job, outcome)
+                elif outcome.part is None:
+                    yield from self._let_in(delivery, job, outcome)
+                else:
+                    merged.append((job, outcome))
+            mean = self._mean_of(delivery, merged) if len(merged) == len(group) else None
+            if mean is not None:
+                yield mean
+            else:  # somebody of them failed, or must be looked at: each is asked for its own reply
+                again += [replace(job, mean=None) for job, _ in merged]
+        for job, found in zip(again, self._timed(self.engine.deliver(again) if again else iter(())), strict=False):
+            yield from self._let_in(delivery, job, self.judged(job, found))
 
-    def _mean_of(self, delivery: Delivery, came: Sequence[tuple[Job, Outcome]]) -> list[Reply] | None:
-        """The mean of a stack; None where not all of its clients are let in without a look at what each of them replied."""
-        for _, outcome in came:
-            if outcome.error is not None:
-                self.fault(outcome)
-                return None
+    def _mean_of(self, delivery: Delivery, came: Sequence[tuple[Job, Outcome]]) -> Reply | None:
+        """The mean of a stack, if all its clients are let in without a look at what each of them replied."""
         last, said = came[-1]
         mean, misfit = delivery.read(last, said.reply, self.held[last.client])
         if misfit is not None or not delivery.are_plain(came, self.admission, self.held):
             return None
-        kinds, weight = kinds_of(mean), 0.0
+        kinds, examples = kinds_of(mean), 0.0
         for job, outcome in came:
             assert outcome.part is not None
-            assert job.mean is not None
             self._hear(delivery, job, outcome)
             self.traffic.count(self.round, delivery.task, job.client, "up", kinds, outcome.part.length)
-            weight += job.mean.weight_of(Reply(job.client, Record(outcome.part.scalars)))
+            examples += Record(outcome.part.scalars).number("examples") if "examples" in outcome.part.scalars else 0
         delivery.admitted += len(came)
-        return [merged(last.client, mean, weight, len(came))]
-
-    def _asked_again(self, delivery: Delivery, stacks: Sequence[Sequence[Job]]) -> Iterator[list[Reply]]:
-        """The means of stacks whose clients were asked once more, each for its own reply."""
-        jobs = [replace(job, mean=None) for stack in stacks for job in stack]
-        outcomes = self._timed(self.engine.deliver(jobs) if jobs else iter(()))
-        for stack in stacks:
-            assert stack[0].mean is not None
-            so_far, before = Means(stack[0].mean), delivery.admitted
-            for job, outcome in zip(stack, outcomes, strict=False):
-                for reply in self._let_in(delivery, job, self.judged(job, outcome)):
-                    so_far.add(reply)
-            count = delivery.admitted - before
-            yield [merged(stack[-1].client, so_far.record(), so_far.total, count)] if count else []
+        return Reply(last.client, Record({**mean.tensors, "examples": examples}), len(came))
 
     def _let_in(self, delivery: Delivery, job: Job, outcome: Outcome) -> list[Reply]:
         """A client's reply, if it is let in."""

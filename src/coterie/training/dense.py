@@ -8,7 +8,7 @@ what plain descent has added to them is a sum of as many outer products as there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from coterie.training.objectives import Objective, Step
 
-__all__ = ["KINDS", "Backward", "Dense", "Span", "layers_of", "one_of"]
+__all__ = ["KINDS", "Backward", "Dense", "Span", "layers_of", "mean_of", "norms_of", "one_of"]
 
 AT = torch.ops.aten
 KINDS = ("weight", "bias")
@@ -120,6 +120,14 @@ class Dense:
         """What a client's network has become, by name."""
         return one_of(self._tensors, at)
 
+    def mean(self, shares: Tensor) -> dict[str, Tensor]:
+        """The mean of all clients' networks, each with its share."""
+        return mean_of(self._tensors, shares)
+
+    def norms(self) -> Tensor:
+        """The L2 norm of each client's network, or more."""
+        return norms_of(self._tensors.values())
+
 
 def one_of(stacked: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
     """Of stacked tensors one client's, for itself: nobody who keeps it keeps the whole stack.
@@ -128,6 +136,29 @@ def one_of(stacked: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
     {'w': tensor(2.)}
     """
     return {name: value[at].clone() for name, value in stacked.items()}
+
+
+def mean_of(stacked: Mapping[str, Tensor], shares: Tensor) -> dict[str, Tensor]:
+    """The mean of stacked tensors, each with its share.
+
+    >>> mean_of({"w": torch.tensor([[1.0], [2.0]])}, torch.tensor([0.5, 0.5]))
+    {'w': tensor([1.5000])}
+    """
+    return {name: torch.tensordot(shares, value, 1) for name, value in stacked.items()}
+
+
+def norms_of(stacked: Iterable[Tensor]) -> Tensor:
+    """Of stacked tensors the L2 norm of each client's.
+
+    >>> norms_of([torch.tensor([[3.0], [1.0]]), torch.tensor([[4.0], [0.0]])])
+    tensor([5., 1.])
+    """
+    return _together([torch.linalg.vector_norm(value.flatten(1), dim=1) for value in stacked])
+
+
+def _together(norms: Sequence[Tensor]) -> Tensor:
+    together: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), dim=0)
+    return together
 
 
 class Span:
@@ -158,8 +189,19 @@ class Span:
 
     def trained(self, at: int) -> dict[str, Tensor]:
         """What a client's network has become, by name."""
-        both = zip(self._names, (each.trained(at) for each in self._layers), strict=True)
-        return {f"{name}.{kind}": value for name, values in both for kind, value in zip(KINDS, values, strict=True)}
+        return _named(self._names, [each.trained(at) for each in self._layers])
+
+    def mean(self, shares: Tensor) -> dict[str, Tensor]:
+        """The mean of all clients' networks, each with its share."""
+        return _named(self._names, [each.mean(shares) for each in self._layers])
+
+    def norms(self) -> Tensor:
+        """The L2 norm of each client's network, or more."""
+        return _together([each.norms() for each in self._layers])
+
+
+def _named(layers: Sequence[str], values: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    return {f"{name}.{kind}": value for name, both in zip(layers, values, strict=True) for kind, value in zip(KINDS, both, strict=True)}
 
 
 class _Layer(Protocol):
@@ -173,6 +215,12 @@ class _Layer(Protocol):
 
     def trained(self, at: int) -> tuple[Tensor, Tensor]:
         """A client's weight and bias, for itself."""
+
+    def mean(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of all clients' weights and biases, each with its share."""
+
+    def norms(self) -> Tensor:
+        """The L2 norm of each client's, or more."""
 
 
 def _step(layers: Sequence[_Layer], x: Tensor, y: Tensor) -> Tensor:
@@ -208,6 +256,12 @@ class _Stacked:
 
     def trained(self, at: int) -> tuple[Tensor, Tensor]:
         return self._weight[at].clone(), self._bias[at].clone()
+
+    def mean(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensordot(shares, self._weight, 1), torch.tensordot(shares, self._bias, 1)
+
+    def norms(self) -> Tensor:
+        return norms_of([self._weight, self._bias])
 
 
 def _shorter(weight: Tensor, bias: Tensor, clients: int, samples: int, lr: float, decay: float) -> _Layer:
@@ -258,6 +312,18 @@ class _Spanned:
     def trained(self, at: int) -> tuple[Tensor, Tensor]:
         backs, inputs = self._backs[at, : self._seen].mT, self._inputs[at, : self._seen]
         return torch.addmm(self._weight, backs, inputs, beta=self._scale, alpha=-self._lr), self._bias[at].clone()
+
+    def mean(self, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """In one product over all that all have seen: none of their weights is laid down."""
+        backs, inputs = self._backs[:, : self._seen] * shares.view(-1, 1, 1), self._inputs[:, : self._seen]
+        weight = torch.addmm(self._weight, backs.flatten(0, 1).t(), inputs.flatten(0, 1), beta=self._scale, alpha=-self._lr)
+        return weight, torch.tensordot(shares, self._bias, 1)
+
+    def norms(self) -> Tensor:
+        """No product is longer than its factors' lengths multiplied."""
+        backs, inputs = (torch.linalg.vector_norm(each[:, : self._seen], dim=(1, 2)) for each in (self._backs, self._inputs))
+        weights = abs(self._scale) * torch.linalg.vector_norm(self._weight) + self._lr * backs * inputs
+        return _together([weights, torch.linalg.vector_norm(self._bias, dim=1)])
 
 
 class _Lowest(_Spanned):

@@ -13,24 +13,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from coterie.awaited import PutAside, awaited
 from coterie.data.examples import Samples
 from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
-from coterie.training.dense import Dense, Span, layers_of, one_of
+from coterie.training.dense import Dense, Span, layers_of, mean_of, norms_of, one_of
 from coterie.training.descent import descent_of
 from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit, order_of
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
 
-__all__ = ["Request", "fit_together", "reason"]
+__all__ = ["Awaiting", "Request", "Stack", "fit_together", "reason"]
 
 SPAN = 128
 """Samples that a client's training may go through to be done in their span: what that costs grows with their square."""
@@ -49,6 +49,7 @@ class Request:
     round: int
     options: Options
     device: Device = CPU
+    purpose: str = "train"
 
     def fit(self) -> Fitted:
         """By itself."""
@@ -59,6 +60,23 @@ class Request:
         """Whether both are the same computation on other numbers."""
         alike = self.model is other.model and self.objective == other.objective and self.training == other.training
         return alike and len(self.data) == len(other.data) and self.start.tensors.keys() == other.start.tensors.keys()
+
+
+class Awaiting(Fitted):
+    """What a training is yet to give: its weights can be passed on, and who looks at how it went is put aside."""
+
+    def __init__(self, request: Request) -> None:
+        weights = Record({name: awaited(request, name) for name in request.start.tensors})
+        for name, value in {"request": request, "params": weights, "optimiser": EMPTY, "parts": ()}.items():
+            object.__setattr__(self, name, value)
+
+    @staticmethod
+    def can(request: Request) -> bool:
+        """Whether all that is asked of it before it is done is known: the loss is no sum of terms that are told apart."""
+        return request.objective == CrossEntropy()
+
+    def __getattr__(self, name: str) -> Any:  # what was not set
+        raise PutAside(self.__dict__["request"])
 
 
 def reason(request: Request) -> str | None:
@@ -102,17 +120,17 @@ REASONS: Mapping[str, Callable[[Request], bool]] = {
 """Why a training cannot be stacked, in the order in which they are looked at."""
 
 
-def fit_together(requests: Sequence[Request]) -> list[Callable[[], Fitted]] | None:
-    """Trainings that are done as one: what has come of each, its weights laid down when it is asked for, so that those of all never lie
-    in memory together. None where they cannot be one, and each is to be done by itself."""
+def fit_together(requests: Sequence[Request]) -> Stack | None:
+    """Trainings that are done as one; None where they cannot be, and each is to be done by itself."""
     first = requests[0]
     if reason(first) is not None or not all(map(first.goes_with, requests)) or len(requests) == 1:
         return None
-    return _Stack(requests).fit()
+    return Stack(requests)
 
 
-class _Stack:
-    """Trainings that are one computation."""
+class Stack:
+    """Trainings that were one computation. A client's weights are laid down when they are asked for, so that those of all never lie in
+    memory together, and those of nobody where their mean is all that is asked for."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests, self._first = requests, requests[0]
@@ -124,6 +142,10 @@ class _Stack:
         """Of the batches of each epoch, which all have alike."""
         self._orders = [_positions(samples, each.seed, self._sizes) for each in requests]
         self._way = self._chosen()
+        self._losses = self._fit()
+
+    def __len__(self) -> int:
+        return len(self._requests)
 
     def _chosen(self) -> _Way:
         """How they are trained: decided by the network, the objective and the numbers of samples."""
@@ -141,22 +163,41 @@ class _Stack:
         starts = [each.start.tensors for each in self._requests]
         return {name: self._device.put(torch.stack([start[name] for start in starts])) for name in starts[0]}
 
-    def fit(self) -> list[Callable[[], Fitted]]:
-        """All of them."""
+    def _fit(self) -> list[list[float]]:
+        """Of each client, the mean loss over the last epoch and its terms."""
         with nullcontext() if isinstance(self._way, _Derived) else torch.inference_mode():
             losses = [loss for x, y, sizes in self._made() for loss in self._way.steps(x, y, sizes)]
-        means = self._means(losses[-len(self._sizes[-1]) :]) if losses else [[math.nan]] * len(self._requests)
-        return [partial(self._fitted, at, len(losses), sum(map(sum, self._sizes)), each) for at, each in enumerate(means)]
+        return self._means(losses[-len(self._sizes[-1]) :]) if losses else [[math.nan]] * len(self._requests)
 
     def _means(self, losses: list[Tensor]) -> list[list[float]]:
         """Over the steps of an epoch, of each client: the loss, and its terms if it has several."""
         means: list[list[float]] = self._device.fetch(torch.stack(losses)).double().mean(0).reshape(len(self._requests), -1).tolist()
         return means
 
-    def _fitted(self, at: int, steps: int, samples: int, means: Sequence[float]) -> Fitted:
-        loss, *parts = means
-        params = {name: self._device.fetch(value) for name, value in self._way.trained(at).items()}
-        return Fitted(Record(params), EMPTY, loss, tuple(parts), steps, samples, self._lr)
+    def fitted(self, at: int) -> Fitted:
+        """What has come of one of them."""
+        return self.told(at, Record({name: self._device.fetch(value) for name, value in self._way.trained(at).items()}))
+
+    def told(self, at: int, params: Record = EMPTY) -> Fitted:
+        """How one of them went, with these weights."""
+        (loss, *parts), sizes = self._losses[at], [size for epoch in self._sizes for size in epoch]
+        return Fitted(params, EMPTY, loss, tuple(parts), len(sizes), sum(sizes), self._lr)
+
+    @property
+    def averages(self) -> bool:
+        """Whether all weights are such that a mean of them can be taken here as exactly as anywhere."""
+        return {value.dtype for value in self._first.start.tensors.values()} in ({torch.float32}, {torch.float64})
+
+    def mean(self, weights: Sequence[float]) -> dict[str, Tensor]:
+        """The mean of what has come of all, weighted, by name."""
+        weight, kind = torch.tensor(weights, dtype=torch.float64), next(iter(self._first.start.tensors.values())).dtype
+        shares = self._device.put((weight / weight.sum()).to(kind))
+        return {name: self._device.fetch(value) for name, value in self._way.mean(shares).items()}
+
+    def norms(self) -> list[float]:
+        """Of the weights of each the L2 norm, or more."""
+        norms: list[float] = self._device.fetch(self._way.norms()).double().tolist()
+        return norms
 
     def _made(self) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Inputs and labels (clients x samples x ...) of some steps, of many if they are small, and the size of each step's batch."""
@@ -191,6 +232,12 @@ class _Way(Protocol):
     def trained(self, at: int) -> Mapping[str, Tensor]:
         """What one client's network has become: nobody who keeps it keeps the whole stack."""
 
+    def mean(self, shares: Tensor) -> Mapping[str, Tensor]:
+        """The mean of all clients' networks, each with its share."""
+
+    def norms(self) -> Tensor:
+        """The L2 norm of each client's network, or more."""
+
 
 class _Derived:
     """Any network, under any objective that can be stacked."""
@@ -211,6 +258,12 @@ class _Derived:
 
     def trained(self, at: int) -> Mapping[str, Tensor]:
         return one_of(self._tensors, at)
+
+    def mean(self, shares: Tensor) -> Mapping[str, Tensor]:
+        return mean_of(self._tensors, shares)
+
+    def norms(self) -> Tensor:
+        return norms_of(self._tensors.values())
 
     def _loss(self, moving: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Of one client and batch."""
