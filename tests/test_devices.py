@@ -140,7 +140,8 @@ def test_a_stack_is_computed_on_the_device() -> None:
     wanted = Request(here.model(), here.fresh(), here.train, CrossEntropy(), here.training, 0, 1, {}, here.cache.device)
     together = fit_together([wanted, wanted])
     assert together is not None
-    assert {each.device.type for finished in together for each in finished().params.tensors.values()} == {"cpu"}
+    assert {each.device.type for each in together.mean([1, 3]).values()} == {"cpu"}
+    assert {each.device.type for at in range(2) for each in together.fitted(at).params.tensors.values()} == {"cpu"}
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cuda:x", "cuda:99", ""])

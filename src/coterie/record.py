@@ -245,6 +245,7 @@ class Record(Mapping[str, "Tensor | Scalar | Record"]):
     def settled(self, weights: Mapping[str, Tensor]) -> Record:
         """The same, with the weights that it was waiting for.
 
+        >>> from coterie.awaited import awaited
         >>> Record(model={"w": awaited(None, "0.weight")}, examples=600).settled({"0.weight": torch.ones(2)})
         Record(model/w=float32[2], examples=600)
         """

@@ -19,7 +19,7 @@ from coterie.record import Record
 
 __all__ = [
     "SINGLE_OR_MORE",
-    "Mean",
+    "Averaging",
     "Replies",
     "Reply",
     "Weighting",
@@ -50,10 +50,10 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Averaging:
     """What is wanted of replies, where nothing else is.
 
-    >>> Mean(("model",)).weight_of(Reply(0, Record(examples=600)))
+    >>> Averaging(("model",)).weight_of(Reply(0, Record(examples=600)))
     600
     """
 
@@ -68,7 +68,7 @@ class Mean:
     def holds(self, names: Iterable[str]) -> bool:
         """Whether all of these are averaged.
 
-        >>> Mean(("model",)).holds(["model/w"]), Mean(("model",)).holds(["model/w", "logits"])
+        >>> Averaging(("model",)).holds(["model/w"]), Averaging(("model",)).holds(["model/w", "logits"])
         (True, False)
         """
         return all(_first(name) in self.groups for name in names)
@@ -88,7 +88,7 @@ class Replies(Iterator[Reply]):
         self._guests = {} if guests is None else guests
         self.needed: set[str] = set()
         """The numbers that a reply must have to be admitted."""
-        self.mean: Mean | None = None
+        self.mean: Averaging | None = None
         """What is wanted of them, where nothing else is: those of a stack may then come as one."""
         self.count = 0
         """How many clients' have been looked at."""
@@ -133,7 +133,7 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     ...
     LookupError: no reply has a group 'modle' of tensors: did you mean 'model'? Valid: model
     """
-    wanted = Mean(groups, weighting)
+    wanted = Averaging(groups, weighting)
     total, sums, dtypes, there = 0.0, dict[str, Tensor](), dict[str, torch.dtype](), set[str]()
     room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
     if isinstance(replies, Replies):

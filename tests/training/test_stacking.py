@@ -20,12 +20,11 @@ from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
-from coterie.training import stacking
 from coterie.training.dense import Dense, Span, layers_of
 from coterie.training.objectives import CrossEntropy, Proximal
 from coterie.training.optimisers import Adam, Sgd
 from coterie.training.settings import Training
-from coterie.training.stacking import SPAN, Request, fit_together, reason
+from coterie.training.stacking import SPAN, Request, Stack, fit_together, reason
 
 CLOSE = 1e-5
 """How far a weight may be from what it is without a stack, after the few steps of these tests; weights are of the order of 0.1."""
@@ -151,16 +150,23 @@ def alike(request, monkeypatch):
     """Trainings from the same weights, in the one way and in the other."""
     monkeypatch.setattr("coterie.training.stacking.SPAN", SPAN if request.param is Span else 0)
     wanted = requests(alike=True)
-    assert type(stacking._Stack(wanted)._way) is request.param
+    assert type(Stack(wanted)._way) is request.param
     return wanted
+
+
+def trained(wanted):
+    """What has come of each of some trainings that are done together."""
+    together = fit_together(wanted)
+    assert together is not None
+    return [together.fitted(at) for at in range(len(wanted))]
 
 
 def test_steps_samples_and_losses_are_those_of_each() -> None:
     wanted = requests(objective=CrossEntropy() + 0.5 * CrossEntropy())
     together = fit_together(wanted)
     assert together is not None
-    for each, finished in zip(wanted, together, strict=True):
-        found, alone = finished(), each.fit()
+    for at, each in enumerate(wanted):
+        found, alone = together.fitted(at), each.fit()
         assert (found.steps, found.samples, found.lr, found.optimiser) == (alone.steps, alone.samples, alone.lr, EMPTY)
         assert found.loss == pytest.approx(alone.loss, abs=CLOSE)
         assert found.parts == pytest.approx(alone.parts, abs=CLOSE)
@@ -169,18 +175,18 @@ def test_steps_samples_and_losses_are_those_of_each() -> None:
 
 
 def test_what_a_task_does_to_its_message_or_its_weights_is_nothing_to_the_others_of_its_stack(alike) -> None:
-    expected = [finished().params for finished in fit_together(alike)]
-    first, *others = fit_together(alike)
-    for edited in (first().params, *(each.start for each in alike)):
+    expected = [each.params for each in trained(alike)]
+    together = Stack(alike)
+    for edited in (together.fitted(0).params, *(each.start for each in alike)):
         for value in edited.tensors.values():
             value.fill_(7.0)
-    assert [finished().params for finished in (first, *others)] == expected
+    assert [together.fitted(at).params for at in range(len(alike))] == expected
 
 
 def test_the_step_that_is_written_out_is_the_one_that_is_derived(alike, monkeypatch) -> None:
-    written = [finished() for finished in fit_together(alike)]
+    written = trained(alike)
     monkeypatch.setattr("coterie.training.stacking.layers_of", lambda model: None)
-    for ours, derived in zip(written, [finished() for finished in fit_together(alike)], strict=True):
+    for ours, derived in zip(written, trained(alike), strict=True):
         assert ours.loss == pytest.approx(derived.loss, abs=CLOSE)
         for name, value in derived.params.tensors.items():
             assert (value - ours.params.tensors[name]).abs().max() < CLOSE
@@ -214,7 +220,7 @@ def test_steps_in_place_of_epochs_are_counted() -> None:
     wanted = requests(training=Training(steps=5, batch=7))
     together = fit_together(wanted)
     assert together is not None
-    assert [finished().steps for finished in together] == [5, 5, 5]
+    assert [together.told(at).steps for at in range(3)] == [5, 5, 5]
 
 
 @pytest.mark.parametrize(

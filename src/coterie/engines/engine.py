@@ -18,11 +18,11 @@ from coterie.errors import RunError, place_of
 from coterie.method import Method
 from coterie.population import Population
 from coterie.record import Scalar
-from coterie.replies import Mean
+from coterie.replies import Averaging
 from coterie.site import Observation, Visit, Work
 from coterie.wire import Buffer
 
-__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "Part", "RunContext", "TaskError", "brief", "cores"]
+__all__ = ["EVALUATE", "FRAMING", "Engine", "Job", "Outcome", "PartOfMean", "RunContext", "TaskError", "brief", "cores"]
 
 EVALUATE = "@evaluate"
 """The one job that is not a task of the method: measure the server's models, `Method.models`, at a site."""
@@ -88,7 +88,7 @@ class Job:
     stack: tuple[tuple[int, str | None], ...] = ()
     """The clients (itself among them, with the versions of their memories) whose training is one computation with its own; all else is
     the same for them. Who performs one of these jobs computes all: an engine does well to give them to one worker, one after the other."""
-    mean: Mean | None = None
+    mean: Averaging | None = None
     """What is wanted of the replies of its stack, where nothing else is: an outcome may have a `part` then, and the last one the mean."""
 
     def __str__(self) -> str:
@@ -109,10 +109,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartOfMean:
     """What is told of a reply that is in the mean of its stack.
 
-    >>> Part({"examples": 600}, length=400, norm=1.5).scalars
+    >>> PartOfMean({"examples": 600}, length=400, norm=1.5).scalars
     {'examples': 600}
     """
 
@@ -142,7 +142,7 @@ class Outcome:
     """What went wrong, where something did."""
     fatal: bool = False
     """Whether that is no client's fault (a full disk), so that the run cannot go on without this one either."""
-    part: Part | None = None
+    part: PartOfMean | None = None
     """Where the mean of a stack is wanted: what its own reply was."""
 
 

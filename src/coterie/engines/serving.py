@@ -22,14 +22,14 @@ from typing import Any
 import torch
 
 from coterie.devices import find
-from coterie.engines.engine import Job, Outcome, Part, TaskError, brief
+from coterie.engines.engine import Job, Outcome, PartOfMean, TaskError, brief
 from coterie.engines.places import shared
 from coterie.engines.surroundings import Surroundings
 from coterie.engines.worker import Memories, Performer
 from coterie.framing import HEADER, FrameError, receive, send
 from coterie.method import Method
 from coterie.population import Plan, Population
-from coterie.replies import Mean
+from coterie.replies import Averaging
 from coterie.site import Observation, Visit, Work
 from coterie.training.score import Scores
 from coterie.wire import Buffer
@@ -107,7 +107,7 @@ def job_of(fields: dict[str, Any]) -> tuple[int, Job]:
     made = {
         "visit": Visit(tuple(visit["protocols"]), visit["logging"], tuple(visit["span"]) if visit["span"] else None),
         "stack": tuple(map(tuple, fields["stack"])),
-        "mean": mean and Mean(tuple(mean["groups"]), mean["weighting"]),
+        "mean": mean and Averaging(tuple(mean["groups"]), mean["weighting"]),
     }
     return ticket, Job(**{**fields, **made})
 
@@ -140,7 +140,7 @@ def _written(outcome: Outcome, about: dict[str, Any]) -> bytes:
 
 def _fields(value: object) -> dict[str, Any]:
     """How JSON writes what is not plain."""
-    if isinstance(value, Observation | Part | Scores | Work):
+    if isinstance(value, Observation | PartOfMean | Scores | Work):
         return vars(value)
     raise TypeError(f"what it logs or measures holds a {type(value).__name__}, expected numbers")
 
@@ -164,5 +164,5 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: Buffer) -> Outcome:
         error.add_note(str(fields["trace"]))
         return Outcome(job.client, error=error, seconds=float(fields["seconds"]), fatal=bool(fields["fatal"]))
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
-    work, part = [Work(**each) for each in fields["work"]], fields["part"] and Part(**fields["part"])
+    work, part = [Work(**each) for each in fields["work"]], fields["part"] and PartOfMean(**fields["part"])
     return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, float(fields["seconds"]), part=part)

@@ -13,7 +13,7 @@ nothing: what it replies with is compared with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -21,27 +21,29 @@ from typing import TypeAlias
 import torch
 
 from coterie.awaited import Awaited, PutAside
-from coterie.engines.engine import Job, Outcome, Part
-from coterie.record import Record, framed_bytes
-from coterie.replies import Mean
+from coterie.engines.engine import Job, Outcome, PartOfMean
+from coterie.record import Record, Scalar, framed_bytes
+from coterie.replies import Averaging
 from coterie.training.loop import Fitted
 from coterie.training.stacking import Awaiting, Request, Stack, fit_together, reason
 from coterie.wire import Buffer
 
-__all__ = ["Held", "Run", "Stacks"]
+__all__ = ["Held", "Stacks", "Trainer"]
 
-Key: TypeAlias = tuple[str, str, int]
+Key: TypeAlias = tuple[str, str, int, bool]
 Done: TypeAlias = Callable[[], Fitted] | None
 """A training that was done together with others; None for one that a task does by itself."""
 
 
-class Run:
-    """One run of a task: it is given the trainings that are done, and one more it need not wait for, as long as it does not look at it."""
+class Trainer:
+    """What trains for one run of a task: trainings that are done are there, and for one more it need not wait if it does not look."""
 
     def __init__(self, done: list[Done]) -> None:
         self._done, self._turn = done, 0
         self.awaits: Request | None = None
         """What it has not waited for."""
+        self.given = Record()
+        """The weights that it was given last."""
         self.reply = Record()
         """What it has replied."""
 
@@ -55,7 +57,9 @@ class Run:
             self._done.append(None)  # nothing to wait for
         found = self._done[self._turn]
         self._turn += 1
-        return request.fit() if found is None else found()
+        fitted = request.fit() if found is None else found()
+        self.given = fitted.params
+        return fitted
 
     def _awaiting(self, request: Request) -> Fitted:
         if not Awaiting.can(request):
@@ -74,7 +78,7 @@ class Held:
     to be run again."""
 
 
-Attempt: TypeAlias = Callable[[Job, Run], Outcome | Held]
+Attempt: TypeAlias = Callable[[Job, Trainer], Outcome | Held]
 """Performs a job as far as it goes: to its end, or to a training that is to be done together with others."""
 
 
@@ -92,18 +96,33 @@ class _Client:
     """The last that was done together with others, and which of those it is."""
     finish: Callable[[Buffer | None], Outcome] | None = None
     """If it has come to its end without looking at that."""
-    reply: Record = field(default_factory=Record)
     outcome: Outcome | None = None
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    """Of its reply."""
+    weights: Mapping[str, str] | None = None
+    """Which tensor of its reply is which weight of its last training, where it replies with nothing else."""
 
     def perform(self, attempt: Attempt) -> None:
         """As far as it goes."""
-        run = Run(self.done)
-        found = attempt(self.job, run)
-        self.reply = run.reply
+        trainer = Trainer(self.done)
+        found = attempt(self.job, trainer)
+        self.scalars = trainer.reply.scalars
         if isinstance(found, Held):
             self.held = found
+            self.weights = {name: value.weight_of for name, value in trainer.reply.tensors.items() if isinstance(value, Awaited)}
         else:
             self.outcome = found
+            self.weights = self._passed_on(trainer) if found.error is None and self.job.mean is not None else None
+
+    def _passed_on(self, trainer: Trainer) -> Mapping[str, str] | None:
+        """The same of one that was given its weights: now, before another has a chance to change them."""
+        if self.stack is None:
+            return None
+        given = {value.data_ptr(): name for name, value in trainer.given.tensors.items()}
+        found = {name: given.get(value.data_ptr(), "") for name, value in trainer.reply.tensors.items()}
+        fresh = self.stack.fitted(self.at).params.tensors
+        same = all(found[name] and torch.equal(value, fresh[found[name]]) for name, value in trainer.reply.tensors.items())
+        return found if same else None
 
     def go_on(self, stack: Stack | None, at: int) -> None:
         """What it waits for is done."""
@@ -114,18 +133,6 @@ class _Client:
         else:
             self.done.append(None if stack is None else partial(stack.fitted, at))
         self.held = None
-
-    def weights(self) -> dict[str, str] | None:
-        """Which tensor of its reply is which weight of its last training, where it has replied with nothing else."""
-        tensors = self.reply.tensors
-        if self.finish is not None:
-            return {name: value.weight_of for name, value in tensors.items() if isinstance(value, Awaited)}
-        if self.stack is None or self.outcome is None or self.outcome.error is not None:
-            return None
-        given = self.stack.fitted(self.at).params.tensors
-        found = {name: next((each for each in given if f"/{name}".endswith(f"/{each}")), "") for name in tensors}
-        same = all(found[name] and torch.equal(value, given[found[name]]) for name, value in tensors.items())
-        return found if same else None
 
 
 class Stacks:
@@ -169,37 +176,35 @@ class Stacks:
                 each.go_on(stack, at)
             self._seconds += (time.perf_counter() - began) / len(self._clients)
 
-    def _merge(self, mean: Mean, clients: Sequence[_Client]) -> None:
+    def _merge(self, mean: Averaging, clients: Sequence[_Client]) -> None:
         """Have the mean of all replies sent in their place, if they are nothing but weights that one training has given."""
         self._go_on(clients[0])
         for each in clients:
             if each.outcome is None and each.finish is None:  # it looked
                 each.perform(self._attempt)
-        stack, names = clients[0].stack, clients[0].weights()
-        if stack is None or not names or not stack.averages or not mean.holds(names):
+        first, weights = clients[0], [_weight(mean, each.scalars) for each in clients]
+        alike = all(each.held is None and each.stack is first.stack and each.weights == first.weights for each in clients)
+        if first.stack is None or not first.weights or not alike or not all(weights):
             return
-        if any(each.stack is not stack or each.weights() != names for each in clients):
+        if not first.stack.averages or not mean.holds(first.weights):
             return
-        weights = [_weight(mean, each.reply) for each in clients]
-        if not all(weights):
-            return
-        merged, norms = stack.mean(weights), stack.norms()
-        record = Record({name: merged[weight] for name, weight in names.items()})
-        for each, norm in zip(clients, norms, strict=True):
+        merged = first.stack.mean(weights)
+        record = Record({name: merged[weight] for name, weight in first.weights.items()})
+        for each, norm in zip(clients, first.stack.norms(), strict=True):
             data = self._encode(record) if each is clients[-1] else b""
             found = each.outcome or (each.finish and each.finish(data))
             assert found is not None
-            part = Part(each.reply.scalars, framed_bytes(record.tensors, each.reply.scalars), norm)
+            part = PartOfMean(dict(each.scalars), framed_bytes(record.tensors, each.scalars), norm)
             each.outcome = replace(found, reply=data, part=part if found.error is None else None)
 
 
 def _key(job: Job) -> Key:
-    return job.message, job.task, job.client
+    return job.message, job.task, job.client, job.mean is None
 
 
-def _weight(mean: Mean, reply: Record) -> int:
+def _weight(mean: Averaging, scalars: Mapping[str, Scalar]) -> int:
     """How much a reply counts; 0 where that is no whole number, and somebody must look at it."""
-    weight = reply.scalars.get("examples") if mean.weighting == "samples" else 1
+    weight = scalars.get("examples") if mean.weighting == "samples" else 1
     return weight if type(weight) is int and weight > 0 else 0
 
 

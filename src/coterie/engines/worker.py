@@ -17,7 +17,7 @@ from pathlib import Path
 from coterie.awaited import Awaited, PutAside
 from coterie.engines.engine import EVALUATE, Job, Outcome, TaskError
 from coterie.engines.places import Places
-from coterie.engines.stacks import Held, Run, Stacks
+from coterie.engines.stacks import Held, Stacks, Trainer
 from coterie.engines.surroundings import CleanCache, Surroundings, seed_generators
 from coterie.errors import RunError
 from coterie.framing import Room
@@ -181,13 +181,13 @@ class Performer:
     def _encode(self, reply: Record) -> Buffer:
         return encode(reply, self._room.take)
 
-    def _attempt(self, job: Job, run: Run | None = None) -> Outcome | Held:
+    def _attempt(self, job: Job, trainer: Trainer | None = None) -> Outcome | Held:
         """Perform a job to its end, or, in a stack, to a training that is to be done together with others."""
         began, before = time.perf_counter(), self._before or Surroundings()
         seed_generators(seed_of(self._population.plan.seed, job.round, job.client, job.task))
         sys.stdout = sys.stderr  # what a task prints is for people; stdout may be a program's
         try:
-            outcome = self._outcome(job, run)
+            outcome = self._outcome(job, trainer)
             if isinstance(outcome, Held):
                 return outcome
         except PutAside as aside:
@@ -206,10 +206,10 @@ class Performer:
         self._memories.let_go(job.client)
         return Outcome(job.client, error=TaskError.at(job, cause), fatal=isinstance(cause, DiskError))
 
-    def _outcome(self, job: Job, run: Run | None) -> Outcome | Held:
+    def _outcome(self, job: Job, trainer: Trainer | None) -> Outcome | Held:
         site = self._population.site(job.client, job.round, self._cache, job.visit, SERVER if job.task == EVALUATE else None)
-        if run is not None:
-            site.trainer = run
+        if trainer is not None:
+            site.trainer = trainer
         message = self._messages.get(job.message)
         if job.task == EVALUATE:
             with client_code():
@@ -219,13 +219,13 @@ class Performer:
         memory = self._memories.get(job.client, job.memory)
         with client_code():
             reply, after = self.call(job.task, site, memory, message)
-        if run is not None:
-            run.reply = reply
-        if run is None or run.awaits is None:
+        if trainer is not None:
+            trainer.reply = reply
+        if trainer is None or trainer.awaits is None:
             return self._end(job, site, reply, None if after is memory else after)
         if not _only_awaited(reply) or not (after is memory or _only_awaited(after)):
-            return Held(run.awaits)  # the rest may lie in the message, which is another's by then
-        return Held(run.awaits, partial(self._finish, job, site, run.awaits.purpose, reply, None if after is memory else after))
+            return Held(trainer.awaits)  # the rest may lie in the message, which is another's by then
+        return Held(trainer.awaits, partial(self._finish, job, site, trainer.awaits.purpose, reply, None if after is memory else after))
 
     def _finish(
         self, job: Job, site: Site, purpose: str, reply: Record, after: Record | None, stack: Stack, at: int, data: Buffer | None

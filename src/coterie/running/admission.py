@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.engines.engine import Job, Outcome, Part
+from coterie.engines.engine import Job, Outcome, PartOfMean
 from coterie.errors import RunError
 from coterie.record import Limits, Record, Scalar
 from coterie.replies import SINGLE_OR_MORE, norm_of
@@ -183,12 +183,12 @@ def rejection(reply: Record, expected: Expected, rules: Admission, needed: Colle
     return _bad_numbers(reply, needed) or _bad_count(reply, rules, held) or _bad_values(reply, expected, rules)
 
 
-def is_plain(part: Part, expected: Expected, rules: Admission, needed: Collection[str] = (), held: int | None = None) -> bool:
+def is_plain(part: PartOfMean, expected: Expected, rules: Admission, needed: Collection[str] = (), held: int | None = None) -> bool:
     """Whether a reply of the right form is let in, by what is told of it where it lies in the mean of its stack; of one that is not,
     only looking at it tells why.
 
     >>> sent = Expected(Record(model={"w": torch.ones(2)}))
-    >>> [is_plain(Part({"examples": 1}, length=100, norm=norm), sent, Admission()) for norm in (1.0, float("nan"), 1e9)]
+    >>> [is_plain(PartOfMean({"examples": 1}, length=100, norm=norm), sent, Admission()) for norm in (1.0, float("nan"), 1e9)]
     [True, False, False]
     """
     said = Record(part.scalars)
@@ -226,7 +226,7 @@ def _is_work(done: Work) -> bool:
     return counted and isinstance(done.purpose, str) and isinstance(done.loss, int | float | None)
 
 
-def _is_part(part: Part) -> bool:
+def _is_part(part: PartOfMean) -> bool:
     counted = type(part.length) is int and 0 <= part.length < 2**63
     return counted and type(part.norm) is float and all(isinstance(value, Scalar) for value in part.scalars.values())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from coterie.engines.engine import FRAMING, Job, Outcome
 from coterie.method import admit
 from coterie.record import EMPTY, Record, RecordError, decode
-from coterie.replies import Mean, Replies
+from coterie.replies import Averaging, Replies
 from coterie.running.admission import Admission, Expected, is_plain, rejection
 from coterie.site import Work
 from coterie.wire import Buffer
@@ -45,7 +45,7 @@ class Delivery:
         """Whether a job is one of a client that takes part only to be evaluated."""
         return job.client in self._guests
 
-    def mean_of(self, clients: Sequence[int]) -> Mean | None:
+    def mean_of(self, clients: Sequence[int]) -> Averaging | None:
         """What is wanted of the replies of a stack if nothing else is: that all of them are let in can be told without looking at each."""
         expected, mean = self.expected[clients[0]], self.replies.mean
         plain = self.check is admit and not expected.per_sample and all(self.expected[client] is expected for client in clients)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.engines.engine import Job
-from coterie.replies import Mean
+from coterie.replies import Averaging
 
 __all__ = ["in_stacks", "together"]
 
@@ -28,7 +28,7 @@ def in_stacks(
     jobs: Sequence[Job],
     size: int | None,
     architecture_of: Callable[[int], int],
-    mean_of: Callable[[Sequence[int]], Mean | None] = lambda clients: None,
+    mean_of: Callable[[Sequence[int]], Averaging | None] = lambda clients: None,
 ) -> list[Job]:
     """The same jobs, each with those it goes with: of one message, one network and as many samples, at most `size`, in their order.
 
@@ -58,7 +58,7 @@ def together(jobs: Sequence[Job]) -> list[list[Job]]:
     >>> jobs = in_stacks([Job(client, "train", 1, "", cost=client % 2) for client in range(5)], 5, lambda client: 0)
     >>> [[job.client for job in some] for some in together(jobs)]
     [[0], [1], [2], [3], [4]]
-    >>> jobs = [replace(job, mean=Mean(("model",))) for job in jobs]
+    >>> jobs = [replace(job, mean=Averaging(("model",))) for job in jobs]
     >>> [[job.client for job in some] for some in together(jobs)]
     [[0, 2, 4], [1, 3]]
     """
