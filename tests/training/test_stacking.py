@@ -16,6 +16,7 @@ from coterie.methods import FML, FedAvg
 from coterie.methods.fedprox import FedProx
 from coterie.models import MLP
 from coterie.record import EMPTY
+from coterie.replies import norm_of
 from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
@@ -24,7 +25,7 @@ from coterie.training.dense import Dense, Span, layers_of
 from coterie.training.objectives import CrossEntropy, Proximal
 from coterie.training.optimisers import Adam, Sgd
 from coterie.training.settings import Training
-from coterie.training.stacking import SPAN, Request, Stack, fit_together, reason
+from coterie.training.stacking import SPAN, Request, Stack, _Derived, fit_together, reason
 
 CLOSE = 1e-5
 """How far a weight may be from what it is without a stack, after the few steps of these tests; weights are of the order of 0.1."""
@@ -181,6 +182,26 @@ def test_what_a_task_does_to_its_message_or_its_weights_is_nothing_to_the_others
         for value in edited.tensors.values():
             value.fill_(7.0)
     assert [together.fitted(at).params for at in range(len(alike))] == expected
+
+
+@pytest.mark.parametrize("way", [_Derived, Dense, Span])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 30.0])
+def test_a_mean_of_all_is_the_mean_of_each_and_no_norm_is_told_too_small(way, decay, monkeypatch) -> None:
+    monkeypatch.setattr("coterie.training.stacking.SPAN", SPAN if way is Span else 0)
+    if way is _Derived:
+        monkeypatch.setattr("coterie.training.stacking.layers_of", lambda model: None)
+    together = Stack(requests(alike=True, training=Training(epochs=2, batch=7, optimiser=Sgd(lr=0.1, weight_decay=decay))))
+    assert type(together._way) is way
+    assert together.averages
+    each, weights = [together.fitted(at).params.tensors for at in range(3)], [1, 5, 2]
+    for name, value in together.mean(weights).items():
+        expected = sum(weight * one[name].double() for weight, one in zip(weights, each, strict=True)) / 8
+        assert (value - expected).abs().max() <= CLOSE * max(1.0, float(expected.abs().max()))
+        assert value.dtype == each[0][name].dtype
+    exact = [norm_of(one.values()) for one in each]
+    told = together.norms()
+    assert all(norm <= 1.00001 * most for norm, most in zip(exact, told, strict=True))
+    assert way is Span or told == pytest.approx(exact, rel=1e-4)
 
 
 def test_the_step_that_is_written_out_is_the_one_that_is_derived(alike, monkeypatch) -> None:

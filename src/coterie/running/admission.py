@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.engines.engine import Job, Outcome, PartOfMean
 from coterie.errors import RunError
-from coterie.record import Limits, Record, Scalar
+from coterie.record import Limits, Record
 from coterie.replies import SINGLE_OR_MORE, norm_of
 from coterie.settings import Count, Positive, PositiveShare, spec
 from coterie.site import Observation, Work
@@ -227,8 +227,11 @@ def _is_work(done: Work) -> bool:
 
 
 def _is_part(part: PartOfMean) -> bool:
-    counted = type(part.length) is int and 0 <= part.length < 2**63
-    return counted and type(part.norm) is float and all(isinstance(value, Scalar) for value in part.scalars.values())
+    try:
+        said = Record(part.scalars)
+    except TypeError:  # names that are none, or values that no reply has
+        return False
+    return len(said.scalars) == len(part.scalars) and type(part.length) is int and 0 <= part.length < 2**63 and type(part.norm) is float
 
 
 def _bad_logs(logs: object) -> str | None:
