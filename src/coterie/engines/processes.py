@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from multiprocessing.process import BaseProcess
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from coterie import forking
 from coterie.engines.engine import FRAMING, Engine, Job, Outcome, RunContext, cores
@@ -33,6 +33,7 @@ from coterie.engines.places import Places, share
 from coterie.engines.serving import fields_of, outcome_of, serve
 from coterie.errors import RunError
 from coterie.framing import Room, ends, receive, send
+from coterie.wire import Buffer
 
 __all__ = ["UNGUARDED", "Processes", "Unguarded", "leave_unguarded"]
 
@@ -202,23 +203,31 @@ class Processes(Engine):
             self._bury(worker, delivery, "it sent something that is no answer")
 
     def _read(self, worker: Worker, delivery: _Delivery) -> None:
-        ticket, job = next(iter(worker.doing.items()), (-1, None))
+        most = max((job.limit + FRAMING for job in worker.doing.values()), default=0)
         if worker.places is not None:
             worker.places.sweep()
-        fields, reply = receive(worker.end, job.limit + FRAMING if job else 0, self._room)
+        fields, reply = receive(worker.end, most, self._room)
         if "unfit" in fields and not worker.ready:
             raise RunError(f"a worker cannot begin: {fields['unfit']}")
         worker.since = time.monotonic()
         if "ready" in fields and not worker.ready:
             worker.ready, self._stillborn = True, 0
-        elif job is None or fields["ticket"] != ticket:
+            return
+        *earlier, last = fields["answers"]
+        for answer in earlier:
+            self._take(worker, answer, b"", delivery)
+        self._take(worker, last, reply, delivery)
+        if last["last"]:
+            self._hire(worker, delivery)
+
+    def _take(self, worker: Worker, fields: dict[str, Any], reply: Buffer, delivery: _Delivery) -> None:
+        """An answer to the job that a worker was to do next."""
+        ticket, job = next(iter(worker.doing.items()), (-1, None))
+        if job is None or fields["ticket"] != ticket:
             raise ValueError("an answer that nobody asked for")
-        else:
-            found = reply if worker.places is None or fields["place"] is None else worker.places.find(fields["place"], fields["length"])
-            delivery.done[ticket] = outcome_of(job, fields, found)  # of a delivery that was given up, nobody will ask for it
-            del worker.doing[ticket]
-            if fields["last"]:
-                self._hire(worker, delivery)
+        found = reply if worker.places is None or fields["place"] is None else worker.places.find(fields["place"], fields["length"])
+        delivery.done[ticket] = outcome_of(job, fields, found)  # of a delivery that was given up, nobody will ask for it
+        del worker.doing[ticket]
 
     def _stop(self, worker: Worker, delivery: _Delivery) -> None:
         """The job that a worker is doing is late."""

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import forkserver, resource_tracker
@@ -38,6 +38,8 @@ __all__ = ["answer_of", "fields_of", "job_of", "outcome_of", "serve"]
 
 TRACE = 20_000
 """Characters of a client's traceback that are kept."""
+BRIEF = 4096
+"""Bytes of an answer that may wait for the next of its stack."""
 
 
 def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: int, device: str, number: int) -> None:
@@ -57,13 +59,24 @@ def serve(end: socket.socket, method: Method, plan: Plan, folder: Path, budget: 
             return
         send(end, {"ready": True})
         while not performer.spoilt:
+            answers = list[bytes]()
             for ticket, job in _jobs_of(receive(end, limit=0)[0]):
                 outcome = performer.perform(job)
                 place = places.name(outcome.reply) if places else None
                 about = {"ticket": ticket, "last": performer.spoilt, "place": place, "length": len(outcome.reply)}
-                send(end, answer_of(job, outcome, **about), outcome.reply if place is None else b"")
+                answers.append(answer_of(job, outcome, **about))
+                if outcome.part is None or outcome.reply or performer.spoilt or len(answers[-1]) > BRIEF:  # else the next is there already
+                    send(end, _letter(answers), outcome.reply if place is None else b"")
+                    answers.clear()
                 if performer.spoilt:
                     break
+            if answers:
+                send(end, _letter(answers))
+
+
+def _letter(answers: Sequence[bytes]) -> bytes:
+    """Some answers as one: what else is sent belongs to the last."""
+    return b'{"answers":[' + b",".join(answers) + b"]}"
 
 
 def _end_with_parent() -> None:

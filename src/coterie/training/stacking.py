@@ -103,7 +103,10 @@ def _only_alone(request: Request) -> bool:
 
 
 def _peculiar(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+    """Whether it, or a part of it, looks at the batch or draws at random; every client's network is asked, so without `modules`."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0):
+        return True
+    return any(map(_peculiar, (each for each in module._modules.values() if each is not None)))
 
 
 REASONS: Mapping[str, Callable[[Request], bool]] = {
@@ -114,7 +117,7 @@ REASONS: Mapping[str, Callable[[Request], bool]] = {
     "it has options of its own": lambda request: any(
         value for key, value in request.options.items() if key not in ("optimiser", "clip_apart")
     ),
-    "its network has layers that look at the batch or draw at random": lambda request: any(map(_peculiar, request.model.modules())),
+    "its network has layers that look at the batch or draw at random": lambda request: _peculiar(request.model),
     "its steps are written out for one client only, which is faster than a stack whose steps are derived": _only_alone,
 }
 """Why a training cannot be stacked, in the order in which they are looked at."""
