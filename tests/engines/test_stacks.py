@@ -254,6 +254,27 @@ def test_a_stack_whose_worker_died_is_done_again_with_the_same_bits(tmp_path) ->
     assert found[0].state == found[1].state
 
 
+KEPT = []
+
+
+@spec
+class Keeps(FedAvg):
+    """Everybody says what the first one was trained to, which tasks have no business to know."""
+
+    name: ClassVar[str] = "keeps"
+
+    def returned(self, site, memory, message, fitted):
+        KEPT.append(fitted.params)
+        return Record(model=KEPT[0], examples=len(site.train)), memory
+
+
+def test_a_task_that_keeps_what_another_waits_for_ends_and_says_why(tmp_path) -> None:
+    KEPT.clear()
+    why = "RuntimeError: it looks at weights that another task trains: a task keeps nothing but its memory"
+    with pytest.raises(RunError, match=why):
+        run(stacked(Keeps())[1], tmp_path / "run", engine=Inline())
+
+
 @spec
 class Differences(FedAvg):
     """Clients send how far they have come; the server adds the mean of that."""

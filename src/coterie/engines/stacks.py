@@ -41,7 +41,7 @@ class Trainer:
     def __init__(self, done: list[Done]) -> None:
         self._done, self._turn = done, 0
         self.awaits: Request | None = None
-        """What it has not waited for."""
+        """What it is to wait for, when it looks at it or comes to its end."""
         self.given = Record()
         """The weights that it was given last."""
         self.reply = Record()
@@ -62,9 +62,9 @@ class Trainer:
         return fitted
 
     def _awaiting(self, request: Request) -> Fitted:
+        self.awaits = request
         if not Awaiting.can(request):
             raise PutAside(request)
-        self.awaits = request
         return Awaiting(request)
 
 

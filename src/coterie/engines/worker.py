@@ -26,7 +26,7 @@ from coterie.population import Population
 from coterie.record import EMPTY, NO_LIMITS, Record, RecordError, decode, encode, read, write
 from coterie.seeds import seed_of
 from coterie.site import SERVER, Site, Work
-from coterie.training.stacking import Stack
+from coterie.training.stacking import Request, Stack
 from coterie.wire import Buffer
 
 __all__ = ["RECEIPT", "Memories", "Performer", "memory_file", "read_memory"]
@@ -191,7 +191,9 @@ class Performer:
             if isinstance(outcome, Held):
                 return outcome
         except PutAside as aside:
-            return Held(aside.request)
+            if trainer is not None and trainer.awaits is not None and aside.request is trainer.awaits:
+                return Held(trainer.awaits)
+            outcome = self._failed(job, RuntimeError("it looks at weights that another task trains: a task keeps nothing but its memory"))
         except Exception as error:
             outcome = self._failed(job, error)
         finally:
@@ -223,7 +225,7 @@ class Performer:
             trainer.reply = reply
         if trainer is None or trainer.awaits is None:
             return self._end(job, site, reply, None if after is memory else after)
-        if not _only_awaited(reply) or not (after is memory or _only_awaited(after)):
+        if not _awaits(trainer.awaits, reply) or not (after is memory or _awaits(trainer.awaits, after)):
             return Held(trainer.awaits)  # the rest may lie in the message, which is another's by then
         return Held(trainer.awaits, partial(self._finish, job, site, trainer.awaits.purpose, reply, None if after is memory else after))
 
@@ -233,7 +235,7 @@ class Performer:
         """What comes of a task that has ended, now that its training is done."""
         began = time.perf_counter()
         try:
-            weights = stack.fitted(at).params.tensors if data is None or after else {}
+            weights = stack.fitted(at).params.tensors if data is None or (after and after.tensors) else {}
             site.work.append(Work.of(purpose, stack.told(at)))
             settled = reply.settled(weights) if data is None else EMPTY
             outcome = self._end(job, site, settled, None if after is None else after.settled(weights), data)
@@ -254,9 +256,9 @@ class Performer:
         return _checked(find_task(self._method, task)(site, memory, message))
 
 
-def _only_awaited(record: Record) -> bool:
-    """Whether all its tensors are weights that are yet to be trained."""
-    return all(isinstance(value, Awaited) for value in record.tensors.values())
+def _awaits(request: Request, record: Record) -> bool:
+    """Whether all its tensors are weights that a training is yet to give."""
+    return all(isinstance(value, Awaited) and value.request is request for value in record.tensors.values())
 
 
 def _checked(answer: object) -> tuple[Record, Record]:
