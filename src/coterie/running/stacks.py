@@ -18,7 +18,7 @@ from coterie.replies import Averaging
 
 __all__ = ["in_stacks", "together"]
 
-FEW = 5
+FEW = 12
 """Clients of the smallest stacks, where `training.stack` is no less: fewer cost more than they save."""
 LEFT = 3
 """A stack has at most this part of those who are left: a third."""
@@ -72,7 +72,7 @@ def _places(clients: int, size: int) -> Iterator[slice]:
     """Where each stack of so many clients begins and ends.
 
     >>> [place.stop - place.start for place in _places(100, 25)]
-    [25, 25, 17, 11, 8, 5, 5, 4]
+    [25, 25, 17, 12, 12, 9]
     """
     start = 0
     while start < clients:
