@@ -34,6 +34,12 @@ PUBLIC: dict[str, Any] = {"data": {**BASE["data"], "public": {"source": "digits"
 MIXED: dict[str, Any] = {**PUBLIC, "model": [{"name": "mlp", "hidden": [16]}, {"name": "mlp", "hidden": [8]}]}
 FALLING = {"name": "piecewise", "values": [[1, 0.9], [2, 0.5]]}
 PLAIN: dict[str, Any] = {"training": {"epochs": 2, "batch": 16, "optimiser": {"name": "sgd", "lr": 0.1}}}
+STACKED: dict[str, Any] = {
+    "cohort": 1.0,
+    "partition": {"name": "iid", "clients": 5},
+    "training": {**PLAIN["training"], "stack": 5},
+    "evaluation": {"every": 3, "protocols": ["global"]},
+}
 KEEPING: dict[str, Any] = {"training": {**BASE["training"], "state": "kept"}}
 
 
@@ -45,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fedavg": _method("fedavg"),
     "fedavg kept": {**_method("fedavg"), **KEEPING},
     "fedavg plain": {**_method("fedavg"), **PLAIN},
+    "fedavg stacked": {**_method("fedavg"), **STACKED},
     "fedprox": _method("fedprox", mu=0.1),
     "fedprox plain": {**_method("fedprox", mu=0.1), **PLAIN},
     "fml plain": {**_method("fml"), **PLAIN},

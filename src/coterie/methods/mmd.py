@@ -74,7 +74,7 @@ def _discrepancy(joint: Tensor, n: int, kernels: Kernels) -> tuple[Tensor, Tenso
     value = kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
     by_squared = rates.unsqueeze(0).mm(each).view_as(squared).mul_(_signs(n, len(joint) - n, squared.dtype, squared.device))
     by_distance = by_squared.mul_(distances).mul_(4)  # every pair is there twice, and the slope of a square is twice its root
-    return value, AT._cdist_backward.default(by_distance, joint, joint, 2.0, distances)
+    return value, AT._cdist_backward(by_distance, joint, joint, 2.0, distances)
 
 
 @cache

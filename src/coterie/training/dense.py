@@ -89,7 +89,7 @@ class Backward:
         for weight, given in zip(reversed(self._weights), reversed(inputs), strict=True):
             gradients += [back.sum(0), back.t().mm(given)]
             if given is not inputs[0]:
-                back = AT.threshold_backward.default(back.mm(weight), given, 0)
+                back = AT.threshold_backward(back.mm(weight), given, 0)
         if not added:
             return loss, gradients[::-1]
         return loss, [each if more is None else each + more for each, more in zip(reversed(gradients), added, strict=True)]
@@ -235,7 +235,7 @@ def _step(layers: Sequence[_Layer], x: Tensor, y: Tensor) -> Tensor:
     for layer, given in zip(reversed(layers), reversed(inputs), strict=True):
         back = layer.back(back, given, lowest=given is inputs[0])
         if given is not inputs[0]:
-            back = AT.threshold_backward.default(back, given, 0)
+            back = AT.threshold_backward(back, given, 0)
     return losses
 
 

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from coterie.training.dense import KINDS, layers_of
 from coterie.training.objectives import Objective, Proximal, Step, Sum, Weighted
@@ -77,7 +78,7 @@ class Descent:
         self._ties = [_Tie(*tie, parameters) for tie in ties]
         self._weights, self._biases = ([parameters[f"{name}.{kind}"].detach() for name in layers] for kind in KINDS)
         self._values = [value.detach() for value in parameters.values()]
-        self._turned = [weight.t() for weight in self._weights]  # what moves a weight moves this view of it
+        self._below = list(zip(self._weights, self._biases, strict=True))[:-1]
         self._above = list(zip(self._weights, self._biases, strict=True))[:0:-1]  # from the last layer down, without the lowest
         self._one = self._weights[0].new_ones(())
         self._ones = self._one.expand(0)
@@ -96,10 +97,10 @@ class Descent:
         """Give a step its logits; what goes into every layer."""
         given = step.x.flatten(1)
         inputs = [given]
-        for bias, turned in zip(self._biases[:-1], self._turned[:-1], strict=True):
-            given = torch.addmm(bias, given, turned).relu_()
+        for weight, bias in self._below:
+            given = F.linear(given, weight, bias).relu_()
             inputs.append(given)
-        step.logits = torch.addmm(self._biases[-1], given, self._turned[-1])
+        step.logits = F.linear(given, self._weights[-1], self._biases[-1])
         return inputs
 
     def back(self, step: Step, inputs: Sequence[Tensor], lr: float) -> Tensor:
@@ -116,7 +117,7 @@ class Descent:
             below = back.mm(weight)
             weight.addmm_(turned, given, alpha=-lr)
             bias.addmv_(turned, self._ones, alpha=-lr)
-            back = AT.threshold_backward.default(below, given, 0)
+            back = AT.threshold_backward(below, given, 0)
         turned = back.t()
         self._weights[0].addmm_(turned, inputs[0], alpha=-lr)
         self._biases[0].addmv_(turned, self._ones, alpha=-lr)

@@ -232,8 +232,8 @@ class CrossEntropy(Objective):
 
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
         scores = torch.log_softmax(step.logits, 1)
-        loss, total = AT.nll_loss_forward.default(scores, step.y, None, 1, -100)
-        by_scores = AT.nll_loss_backward.default(weight, scores, step.y, None, 1, -100, total)
+        loss, total = AT.nll_loss_forward(scores, step.y, None, 1, -100)
+        by_scores = AT.nll_loss_backward(weight, scores, step.y, None, 1, -100, total)
         return Slope(loss, torch._log_softmax_backward_data(by_scores, scores, 1, scores.dtype))
 
 
