@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -252,6 +253,42 @@ def test_a_stack_whose_worker_died_is_done_again_with_the_same_bits(tmp_path) ->
     ]
     assert (tmp_path / "mark").exists()
     assert found[0].state == found[1].state
+
+
+class Mixes(Inline):
+    """Only the first of a stack is told that nothing but a mean is wanted; nobody ever hears of client 1."""
+
+    def deliver(self, jobs):
+        for job in jobs:
+            first = not job.stack or job.client == job.stack[0][0]
+            outcome = self._performer.perform(job if first else replace(job, mean=None))
+            assert outcome.part is None or first
+            yield job.failed("lost") if job.client == 1 else outcome
+
+
+def test_a_mean_that_not_all_are_in_is_not_used(tmp_path) -> None:
+    plain, together = stacked(FedAvg(), admission=Admission(faults="drop"))
+    one, other = run(plain, tmp_path / "plain", engine=Mixes()), run(together, tmp_path / "stacked", engine=Mixes())
+    assert one.summary["rejected"] == other.summary["rejected"] == 3
+    assert lines(tmp_path / "plain", "exchange", "rejected") == lines(tmp_path / "stacked", "exchange", "rejected")
+    assert close(one.state, other.state)
+
+
+class Loses(Inline):
+    """Nobody ever hears of client 1."""
+
+    def deliver(self, jobs):
+        outcomes = [(job, self._performer.perform(job)) for job in jobs]
+        return iter([job.failed("lost") if job.client == 1 else outcome for job, outcome in outcomes])
+
+
+def test_a_mean_with_somebody_in_it_who_has_failed_is_not_used(tmp_path, merged) -> None:
+    plain, together = stacked(FedAvg(), admission=Admission(faults="drop"))
+    one, other = run(plain, tmp_path / "plain", engine=Loses()), run(together, tmp_path / "stacked", engine=Loses())
+    assert merged[3] == 6
+    assert one.summary["rejected"] == other.summary["rejected"] == 3
+    assert lines(tmp_path / "plain", "exchange", "rejected") == lines(tmp_path / "stacked", "exchange", "rejected")
+    assert close(one.state, other.state)
 
 
 KEPT = []
