@@ -138,7 +138,7 @@ def means(replies: Iterable[Reply], *groups: str, weighting: Weighting = "sample
     room = dict[str, Tensor]()  # for one reply in float64, used again: fresh memory costs more than the sum
     if isinstance(replies, Replies):
         replies.mean = wanted
-        replies.needing(*["examples"][: weighting == "samples"])
+        replies.needing(*(["examples"] if weighting == "samples" else []))
     for reply in replies:
         weight = wanted.weight_of(reply)
         total += weight

@@ -27,7 +27,7 @@ from coterie.errors import RunError
 from coterie.ledger import events
 from coterie.method import task
 from coterie.methods import FedAvg, Local
-from coterie.record import Record, encode, read
+from coterie.record import Record, decode, encode, read
 from coterie.replies import Averaging, means
 from coterie.running.admission import Admission, fault_of
 from coterie.running.rounds import run
@@ -444,9 +444,31 @@ def test_what_is_told_of_a_reply_crosses_and_is_looked_at() -> None:
     for wrong in (
         PartOfMean({"examples": 60}, length=-1, norm=1.5),
         PartOfMean({"examples": 60}, length=400, norm="far"),  # type: ignore[arg-type]
+        PartOfMean({"examples": 60}, length=400, norm=-1.0),
         PartOfMean({"examples": [60]}, length=400, norm=1.5),  # type: ignore[dict-item]
         PartOfMean([60], length=400, norm=1.5),  # type: ignore[arg-type]
         PartOfMean({"": 60}, length=400, norm=1.5),
         PartOfMean({"examples": {"more": 60, "less": 6}}, length=400, norm=1.5),  # type: ignore[dict-item]
     ):
         assert fault_of(job, Outcome(2, part=wrong)) == "its part in a mean is not told in numbers"
+
+
+class Claims(Inline):
+    """Client 1 sends what is not finite, and tells of it as of a part in a mean that is near."""
+
+    def deliver(self, jobs):
+        for job in jobs:
+            outcome = self._performer.perform(job)
+            sent = decode(bytes(outcome.reply)).map(lambda value: value * math.nan)
+            claim = replace(outcome, reply=encode(sent), part=PartOfMean({"examples": 1}, length=400, norm=1.0))
+            yield claim if job.client == 1 and job.task == "train" else outcome
+
+
+def test_nobody_gets_past_the_check_by_telling_of_a_mean_that_nobody_wants(tmp_path) -> None:
+    plain, _ = stacked(FedAvg(), admission=Admission(faults="drop"))
+    result = run(plain, tmp_path / "run", engine=Claims())
+    rejected = [event for event in events(tmp_path / "run" / "ledger.jsonl") if event["event"] == "rejected"]
+    assert {event["client"] for event in rejected} == {1}
+    assert all(each["reason"].endswith("it tells of a part in a mean that nobody wants: a reply is looked at") for each in rejected)
+    assert result.summary["rejected"] == 3
+    assert result.state.fault() is None

@@ -209,6 +209,8 @@ def fault_of(job: Job, outcome: Outcome) -> str | None:
             return "it measures what it was not asked to measure, or not in numbers"
     if not all(isinstance(done, Work) and _is_work(done) for done in outcome.work):
         return "its training is not counted in numbers"
+    if outcome.part is not None and job.mean is None:
+        return "it tells of a part in a mean that nobody wants: a reply is looked at"
     if outcome.part is not None and not _is_part(outcome.part):
         return "its part in a mean is not told in numbers"
     return _bad_logs(outcome.logs) if outcome.logs else None
@@ -231,7 +233,8 @@ def _is_part(part: PartOfMean) -> bool:
         said = Record(part.scalars)
     except TypeError:  # names that are none, or values that no reply has
         return False
-    return len(said.scalars) == len(part.scalars) and type(part.length) is int and 0 <= part.length < 2**63 and type(part.norm) is float
+    counted = len(said.scalars) == len(part.scalars) and type(part.length) is int and 0 <= part.length < 2**63
+    return counted and type(part.norm) is float and not part.norm < 0
 
 
 def _bad_logs(logs: object) -> str | None:

@@ -218,12 +218,12 @@ class Coordinator(Federation):
         mean, misfit = delivery.read(last, said.reply, self.held[last.client])
         if misfit is not None or not delivery.are_plain(came, self.admission, self.held):
             return None
-        kinds, examples = kinds_of(mean), 0.0
+        kinds, examples = kinds_of(mean), 0
         for job, outcome in came:
             assert outcome.part is not None
             self._hear(delivery, job, outcome)
             self.traffic.count(self.round, delivery.task, job.client, "up", kinds, outcome.part.length)
-            examples += Record(outcome.part.scalars).number("examples") if "examples" in outcome.part.scalars else 0
+            examples += int(outcome.part.scalars.get("examples", 0))
         delivery.admitted += len(came)
         return Reply(last.client, Record({**mean.tensors, "examples": examples}), len(came))
 
