@@ -55,7 +55,7 @@ COMMON = "common-rounds"
 """The folder, beside the arms, of rounds that several of them begin with, while there are such arms left."""
 
 WITHIN_A_ROUND = {"exchange", "log", "training", "evaluation", "classes", "rejected", "new_client"}
-"""Events that the parent is told of together with the next of another kind: to tell each by itself takes a twentieth of a small run."""
+"""Events that the parent is told of together with the next of another kind: a pipe costs more than they do."""
 
 
 @dataclass(frozen=True)
