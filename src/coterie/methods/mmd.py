@@ -28,6 +28,8 @@ from coterie.training.objectives import Objective, Slope, Step
 __all__ = ["MMD", "WIDTHS", "L2Regulariser", "L2Settings", "MMDRegulariser", "MMDSettings", "Regulariser", "SquaredDistance", "mmd2"]
 
 AT = torch.ops.aten
+BY_DIFFERENCES = 2
+"""How `torch.cdist` is asked for distances that are sums of squared differences, not differences of squares."""
 Output = Literal["logits", "features"]
 Kernels = Literal["fixed", "mean"]
 Reduction = Literal["sum", "mean"]
@@ -44,11 +46,11 @@ def mmd2(x: Tensor, y: Tensor, kernels: Kernels = "fixed") -> Tensor:
     (0.0, True)
     """
     value: Tensor = _Discrepancy.apply(x, y, kernels)  # type: ignore[no-untyped-call]
-    return value.clamp(min=0)
+    return value
 
 
 class _Discrepancy(torch.autograd.Function):
-    """MMD^2 as rounding leaves it, which may be a little below 0; its gradient is found with it, at a fraction of what deriving costs."""
+    """MMD^2, whose gradient is found with it, at a fraction of what deriving costs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, kernels: Kernels) -> Tensor:
@@ -65,16 +67,23 @@ class _Discrepancy(torch.autograd.Function):
 
 
 def _discrepancy(joint: Tensor, n: int, kernels: Kernels) -> tuple[Tensor, Tensor]:
-    """MMD^2 of the first n rows and the others, and its gradient by every row."""
-    distances = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist")
+    """MMD^2 of the first n rows and the others, and its gradient by every row: not cut off where rounding leaves the value below 0."""
+    distances = AT._cdist_forward(joint, joint, 2.0, BY_DIFFERENCES)
     squared = distances.square()
     rates = _fixed_rates(squared.dtype, squared.device) if kernels == "fixed" else _rates_by_mean(squared)
     each = torch.outer(rates, squared.view(-1)).clamp_(min=_least(squared.dtype)).exp_()
-    kernel = each.sum(0).view_as(squared)
-    value = kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
-    by_squared = rates.unsqueeze(0).mm(each).view_as(squared).mul_(_signs(n, len(joint) - n, squared.dtype, squared.device))
+    value = _blocks(each.sum(0).view_as(squared), n).dot(_contrast(squared.dtype, squared.device)).clamp_(min=0)
+    by_squared = rates.unsqueeze(0).mm(each).view_as(squared).mul_(_signs(n, joint.shape[0] - n, squared.dtype, squared.device))
     by_distance = by_squared.mul_(distances).mul_(4)  # every pair is there twice, and the slope of a square is twice its root
     return value, AT._cdist_backward(by_distance, joint, joint, 2.0, distances)
+
+
+def _blocks(kernel: Tensor, n: int) -> Tensor:
+    """The means over pairs within the first n samples, of one of them and another, of another and one of them, and within the others."""
+    if 2 * n == kernel.shape[0]:
+        return kernel.view(2, n, 2, n).mean((1, 3)).view(-1)
+    rows = (kernel[:n], kernel[n:])
+    return torch.stack([block.mean() for row in rows for block in (row[:, :n], row[:, n:])])
 
 
 @cache
@@ -94,6 +103,13 @@ def _rates_by_mean(squared: Tensor) -> Tensor:
     mean = squared.sum() / (len(squared) ** 2 - len(squared))
     least = torch.finfo(mean.dtype).tiny / torch.finfo(mean.dtype).eps  # so that one over a quarter of it is still a number
     return -1 / (mean.clamp(min=least) * squared.new_tensor([0.25, 0.5, 1.0, 2.0, 4.0]))
+
+
+@cache
+@torch.inference_mode(mode=False)
+def _contrast(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """How the means over blocks of pairs count: alike within both, and against those between them."""
+    return torch.tensor([1.0, -2.0, 0.0, 1.0], dtype=dtype, device=device)
 
 
 @lru_cache(8)
@@ -121,13 +137,16 @@ class MMD(Objective):
         return self.on == "logits"
 
     def __call__(self, step: Step) -> Tensor:
-        return mmd2(*_streams(step, self.on), kernels=self.kernels).clamp(min=self.floor)
+        value = mmd2(*_streams(step, self.on), kernels=self.kernels)
+        return value.clamp(min=self.floor) if self.floor > 0 else value
 
     def back(self, step: Step, weight: Tensor, parameters: Mapping[str, Tensor]) -> Slope:
         theirs, ours = _streams(step, self.on)
-        raw, slope = _discrepancy(torch.cat([theirs, ours]), len(theirs), self.kernels)
-        by_logits = slope[len(theirs) :].mul_(weight * (raw >= self.floor)).view_as(step.logits)
-        return Slope(raw.clamp(min=self.floor), by_logits)
+        n = theirs.shape[0]
+        value, slope = _discrepancy(torch.cat([theirs, ours]), n, self.kernels)
+        if self.floor > 0:
+            weight, value = weight * (value >= self.floor), value.clamp(min=self.floor)
+        return Slope(value, slope[n:].mul_(weight).view_as(step.logits))
 
 
 @dataclass(frozen=True)

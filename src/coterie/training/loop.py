@@ -205,7 +205,7 @@ class _Loop:
         self._rate: Callable[[int], float] = options.get("rate", lambda step: 1.0)
         self._known = _lookup(options.get("frozen", {}), data, training, device)
         self.lr = training.optimiser.lr * training.schedule.factor(round)
-        self.steps, self.samples = 0, 0
+        self.steps, self.samples, self._together = 0, 0, 1
         self._mover = training.optimiser.mover(self._moving, device)
         if self._kind is Step and not trained.written:
             trained.write_out(objective, training)
@@ -226,15 +226,15 @@ class _Loop:
                 x, y = map(self._device.put, self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps)))
                 yield x, y, {name: outputs(chosen, x) for name, outputs in self._known.items()}
             return
-        at, together = 0, 1
+        at = 0
         while at < len(batches):
-            some = batches[at : at + together]
+            some = batches[at : at + self._together]
             chosen, sizes = torch.cat(some), list(map(len, some))
             x, y = map(self._device.put, self._data.batch(chosen))
             known = {name: outputs(chosen, x) for name, outputs in self._known.items()}
             yield from _cut(x, y, known, sizes)
             weight = x.nbytes + sum(each.nbytes for each in known.values())
-            at, together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(weight, 1))
+            at, self._together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(weight, 1))
 
     def step(self, x: Tensor, y: Tensor, known: Mapping[str, Tensor]) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
