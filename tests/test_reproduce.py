@@ -373,6 +373,7 @@ def test_new_clients_accuracy_is_after_some_epoch(call) -> None:
         ('measure = "last"\n', "", "give every cell a measure"),
         ('relation = ">"', 'relation = "="', "relation"),
         ('relation = ">"', 'relation = "~"', "'~' needs a margin"),
+        ("rows = [", "rwos = [", "no such key here, did you mean 'rows'? Valid: name, rows"),
         ("title", "titel", "titel = 'Digits': no such key here, did you mean 'title'?"),
     ],
 )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, dataclass_transform, get_args, overload
 
 import pydantic.dataclasses
 from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, PlainSerializer, TypeAdapter, ValidationError
@@ -48,6 +48,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 ProperShare = Annotated[float, Field(gt=0, lt=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+KeyPath: TypeAlias = tuple[int | str, ...]
+"""The keys, and the numbers in lists, that lead to a place in a table."""
 
 T = TypeVar("T")
 
@@ -150,7 +153,7 @@ class Registry(Generic[S]):
         try:
             made = TypeAdapter(found).validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
-            raise UserError(explain(error, key, _keys(found, error.errors(include_url=False)[0]["loc"]))) from None
+            raise UserError(explain(error, found, key)) from None
         _check_keys(settings, made, key)
         return made
 
@@ -217,15 +220,6 @@ def _read_and_written(read: Callable[[Any], Any], write: Callable[[Any], Any]) -
     return GetPydanticSchema(lambda source, handler: handler(Annotated[source, BeforeValidator(read), PlainSerializer(write)]))
 
 
-def _keys(settings: Any, where: tuple[int | str, ...]) -> list[str]:
-    """The valid keys of the table that a place lies in: the spec's own, or those of settings nested in it."""
-    for part in where[:-1]:
-        settings = next((field.default for field in dataclasses.fields(settings) if field.name == part), None)
-        if not dataclasses.is_dataclass(settings):
-            return []
-    return [field.name for field in dataclasses.fields(settings)]
-
-
 def _check_keys(table: dict[str, Any], made: Any, key: str) -> None:
     """Of a plain dataclass pydantic drops unknown keys without a word; here they are errors, at any depth."""
     known = [field.name for field in dataclasses.fields(made)]
@@ -257,8 +251,8 @@ NO_SUCH_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls a key that is not to be there."""
 
 
-def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()) -> str:
-    """One sentence for the first thing wrong: key, value, what was expected, nearest valid name.
+def explain(error: ValidationError, settings: Any, prefix: str = "") -> str:
+    """One sentence for the first thing wrong with a table of such settings: key, value, what was expected, nearest valid name.
 
     Where a value may be of several types, what each of them expects:
 
@@ -266,7 +260,7 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     >>> try:
     ...     TypeAdapter(dict[str, Count | Literal["all"]]).validate_python({"batch": 0})
     ... except ValidationError as error:
-    ...     print(explain(error))
+    ...     print(explain(error, dict))
     batch = 0: should be greater than or equal to 1, or 'all'
     """
     found = error.errors(include_url=False)
@@ -275,7 +269,7 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     where = _key(first["loc"])
     key = ".".join(str(part) for part in (prefix, *where) if part != "")
     if first["type"] in NO_SUCH_KEY:
-        return _no_such_key(key, first["input"], fields)
+        return _no_such_key(key, first["input"], _keys_beside(first["loc"], settings))
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return str(cause)
     if absent:
@@ -283,6 +277,24 @@ def explain(error: ValidationError, prefix: str = "", fields: Iterable[str] = ()
     ways = [_expectation(each["msg"]) for each in found if _key(each["loc"]) == where]
     expected = ", or ".join([ways[0], *(way.removeprefix("should be ") for way in dict.fromkeys(ways[1:]))])
     return f"{key} = {first['input']!r}: {expected}{_as_list(first['input']) if expected == 'should be a list' else ''}"
+
+
+def _keys_beside(place: KeyPath, settings: Any) -> list[str]:
+    """The valid keys of the table that a place lies in, of such settings or of those nested in them."""
+    for part in place[:-1]:
+        field = _fields(settings).get(str(part))
+        settings = settings if field is None else _settings_in(field.annotation)
+    return list(_fields(settings))
+
+
+def _fields(settings: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(settings, "__pydantic_fields__", {})
+    return found
+
+
+def _settings_in(annotation: Any) -> Any:
+    """The first type with keys of its own in one that may be a list, a table or a choice of such; None without."""
+    return annotation if _fields(annotation) else next(filter(None, map(_settings_in, get_args(annotation))), None)
 
 
 def _as_list(given: Any) -> str:
@@ -293,7 +305,7 @@ def _as_list(given: Any) -> str:
     return f" of strings in quotes, such as {json.dumps(words)} (in a shell with ' around it)"
 
 
-def _key(place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+def _key(place: KeyPath) -> KeyPath:
     """A place without what pydantic calls the types that were tried."""
     tried = (number for number, part in enumerate(place) if isinstance(part, str) and BRANCH.fullmatch(part))
     return place[: next(tried, len(place))]

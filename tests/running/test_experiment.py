@@ -44,6 +44,7 @@ GOOD = {
         ({"data": {"source": "digits", "sise": 32}}, "data.sise = 32: no such key here, did you mean 'size'?"),
         ({"data": {"source": "digits", "public": {"source": "digits", "sampels": 3}}}, "did you mean 'samples'?"),
         ({"training": {"epoch": 1}}, "training.epoch = 1: no such key here, did you mean 'epochs'?"),
+        ({"data": {}, "training": {"stak": 5}}, "training.stak = 5: no such key here, did you mean 'stack'? Valid: augment, batch"),
         ({"training": {"optimiser": {"name": "sgd", "lr": -0.1}}}, "training.optimiser.lr = -0.1: should be greater than 0"),
         ({"training": {"optimiser": "sdg"}}, "optimiser 'sdg' is unknown: did you mean 'sgd'?"),
         ({"training": {"schedule": {"name": "steps", "every": 0}}}, "training.schedule.every = 0"),

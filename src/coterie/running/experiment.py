@@ -39,7 +39,7 @@ from coterie.protocols import PROTOCOLS, find_protocol
 from coterie.running.admission import Admission
 from coterie.running.cohort import draw_cohort, evaluation_set
 from coterie.running.files import assign, embedded, find, load_toml, parse_override, without_nothing
-from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Public, Section
+from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Section
 from coterie.settings import Count, PositiveShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
 from coterie.training.settings import Training
@@ -110,7 +110,7 @@ class Experiment(Section):
         try:
             return cls.model_validate_json(json.dumps(_with_own_settings(table)), strict=True)
         except ValidationError as error:
-            raise UserError(_missing(error, file) or explain(error, fields=_fields_at(error))) from None
+            raise UserError(_missing(error, file) or explain(error, Experiment)) from None
         except TypeError as error:
             raise UserError(f"an experiment holds numbers, strings, booleans, lists and tables: {error}") from None
 
@@ -159,7 +159,7 @@ class Experiment(Section):
         try:
             return Experiment.model_validate({**dict(self), **changes})
         except ValidationError as error:
-            raise UserError(explain(error, fields=_fields_at(error))) from None
+            raise UserError(explain(error, Experiment)) from None
 
     def resolved(self) -> dict[str, Any]:
         """Every setting, defaults included, as plain data that `parse` takes back."""
@@ -322,18 +322,3 @@ def _missing(error: ValidationError, file: Path | None) -> str:
         return ""
     key = str(found[0]["loc"][0])
     return f"{'' if file is None else f'{file}: '}{key} is missing, expected such as {EXAMPLES[key]}"
-
-
-def _fields_at(error: ValidationError) -> list[str]:
-    """The valid keys where the first error lies."""
-    sections: dict[Any, Any] = {"data": Data, "evaluation": Evaluation, "new_clients": NewClients, "engine": EngineSettings}
-    first = error.errors(include_url=False)[0]
-    parents = first["loc"][:-1]
-    if not parents:
-        return list(Experiment.model_fields)
-    if parents == ("data", "public"):
-        return list(Public.model_fields)
-    if parents[0] in sections:
-        return list(sections[parents[0]].model_fields)
-    settings: Any = Training if parents[0] == "training" else Admission
-    return [each.name for each in dataclasses.fields(settings)]

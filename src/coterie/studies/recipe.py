@@ -222,7 +222,7 @@ class Recipe(Section):
         try:
             recipe = cls.model_validate_json(json.dumps({"name": path.stem, **load_toml(path)}))
         except ValidationError as error:
-            raise UserError(f"{path}: {explain(error, fields=cls.model_fields)}") from None
+            raise UserError(f"{path}: {explain(error, cls)}") from None
         recipe.check()
         return recipe
 
