@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo docs test coverage test-deploy test-gpu hostile lint bench fuzz soak audit clean
+.PHONY: demo docs test coverage test-long test-deploy test-gpu hostile lint bench fuzz soak audit clean
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -25,7 +25,10 @@ test: .venv/dev lint  ## Everything that must hold.
 coverage: .venv/dev  ## The same tests, half as slow again, and the lines that none of them runs; below 90% it fails.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
 
-test-deploy: .venv/dev  ## The long form of the tests with real participants and a Ray cluster: every method, every fault; about half an hour.
+test-long: .venv/dev  ## The long form of all tests, of which CI has one of every kind: an hour and a half.
+	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+test-deploy: .venv/dev  ## Of it, those with real participants and a Ray cluster: every method, every fault; about half an hour.
 	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -q tests/deployment tests/engines/test_ray.py
 
 docs: .venv/dev  ## The documentation site, into site/: open site/index.html.

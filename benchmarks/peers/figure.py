@@ -17,13 +17,13 @@ OURS = ("coterie", "stacked")
 BARE = ("bare", "together")
 CUT = 4
 """How many times the shortest bar an axis goes on at most: a longer one ends there, with its number."""
-WHAT = {"W1": "W1: CNN, 10 clients x 600", "W2": "W2: MLP, 100 clients x 60", "W3": "W3: FML on the MLP, 100 clients x 60"}
+WHAT = {"W1": "W1: CNN, 10 clients x 600", "W2": "W2: MLP, 100 clients x 60"}
 
 
 def main(source: Path, target: Path) -> None:
-    """Draw what `run.py --out` has written: a panel for each work, shortest first; every round is a dot."""
+    """Draw what `run.py --out` has written: a panel for each work that others do too, shortest first; every round is a dot."""
     found = json.loads(source.read_text())
-    works = found["medians"]
+    works = {work: peers for work, peers in sorted(found["medians"].items()) if set(peers) - set(OURS)}
     labels = {
         "bare": f"bare loop / {found['cores']}",
         "together": f"{found['cores']} bare loops at once",

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from tests.deployment.post import Desk
 from tests.deployment.processes import PATIENCE, wait_for
+from tests.forms import long
 
 from coterie.deployment import server_app
 from coterie.deployment.flower import free_port, started
@@ -57,7 +58,7 @@ def test_the_app_has_the_whole_experiment_in_it(tmp_path, monkeypatch) -> None:
     assert summary["digest"] == run(plan(), tmp_path / "here", engine=Inline()).summary["digest"]
 
 
-@pytest.mark.skipif(not os.environ.get("COTERIE_LONG"), reason="make test-deploy")
+@long
 def test_flwr_run_on_somebody_elses_superlink_has_the_bits_of_inline(tmp_path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from PIL import Image
 from tests.deployment.lies import LIES, ending
 from tests.deployment.post import NAMES, Clock, Desk, deploy, files, people
 from tests.deployment.processes import Stage
+from tests.forms import long
 
 from coterie.deployment.keys import make_keys
 from coterie.deployment.participant import Participant, _Run
@@ -33,7 +33,6 @@ from coterie.running.experiment import Experiment
 from coterie.testing import Trial, small_experiment, try_engine
 
 pytest.importorskip("flwr")
-LONG = bool(os.environ.get("COTERIE_LONG"))
 
 
 ODD = {
@@ -259,13 +258,9 @@ def taking_part(rogue: Rogue, server: str):
         thread.join()
 
 
-SOME = [["what is not a number", "a hundred megabytes"]]
-ALL = [list(LIES)[at::3] for at in range(3)]
-
-
-@pytest.mark.parametrize("lies", ALL if LONG else SOME, ids=lambda lies: f"{lies[0]} and {len(lies) - 1} more")
+@long
+@pytest.mark.parametrize("lies", [list(LIES)[at::3] for at in range(3)], ids=lambda lies: f"{lies[0]} and {len(lies) - 1} more")
 def test_lies_through_flowers_own_messages_are_dropped_and_the_run_unharmed(lies, tmp_path) -> None:
-    """In CI two of them; `make test-deploy` tells all."""
     rounds = len(lies) + -(-len(lies) // 2)
     (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=rounds))
     rogue = Rogue("west", tmp_path / "home-west", lies)
@@ -290,7 +285,7 @@ admission = {{ quorum = 0.5 }}
 """
 
 
-@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@long
 def test_a_name_is_bound_to_its_key(tmp_path) -> None:
     """South, with its own key, would be north."""
     (tmp_path / "experiment.toml").write_text(TRIAL.format(rounds=1))

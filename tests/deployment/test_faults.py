@@ -1,6 +1,6 @@
 """The fault table of docs/deploy.md, with real processes on loopback: what is expected of a run that something happens to.
 
-One row is in CI; `make test-deploy` has them all. What needs no network is in `test_participant.py`.
+One row is in CI; `make test-long` has them all. What needs no network is in `test_participant.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.deployment.processes import Stage
 from tests.deployment.proxy import Proxy
+from tests.forms import long
 
 from coterie.deployment.keys import make_keys
 from coterie.engines import Inline
@@ -24,7 +25,6 @@ from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 
 pytest.importorskip("flwr")
-long = pytest.mark.skipif(not os.environ.get("COTERIE_LONG"), reason="make test-deploy")
 NAMES = ("north", "south", "west")
 OPEN = "--insecure"
 EXPERIMENT = """

@@ -13,6 +13,7 @@ from tests import digests
 from tests.deployment.post import NAMES, Desk, deploy, people
 from tests.deployment.processes import Stage
 from tests.deployment.test_processes import toml
+from tests.forms import long
 
 from coterie.deployment.models import Choices
 from coterie.deployment.participant import Participant
@@ -116,6 +117,7 @@ def test_a_run_goes_on_with_the_models_that_it_was_begun_with(tmp_path) -> None:
     assert there.summary["digest"] == run(whole, tmp_path / "here").summary["digest"]
 
 
+@long
 def test_with_real_processes_the_bits_are_those_of_inline(tmp_path) -> None:
     plan = Experiment.parse(digests.BASE | digests.CASES["fml"] | {"rounds": 1, "cohort": 2, "partition": {"name": "iid", "clients": 2}})
     (tmp_path / "experiment.toml").write_text(toml(plan))

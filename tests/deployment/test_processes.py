@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 
 import pytest
 from tests import digests
 from tests.deployment.processes import Stage
+from tests.forms import long
 
 from coterie.deployment.keys import make_keys
 from coterie.engines import Inline
@@ -17,7 +17,6 @@ from coterie.running.experiment import Experiment
 from coterie.running.rounds import run
 
 pytest.importorskip("flwr")
-LONG = bool(os.environ.get("COTERIE_LONG"))
 THREE = "north,south,west"
 EXPERIMENT = """
 name = "trial"
@@ -39,7 +38,7 @@ training = { steps = 1 }
 """A model of 270 MB, and hardly any training."""
 
 
-@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@long
 def test_with_keys_intruders_and_kills_the_bits_are_those_of_inline(tmp_path) -> None:
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     keys = make_keys(tmp_path / "keys", [*THREE.split(","), "stranger"])
@@ -65,7 +64,7 @@ def test_with_keys_intruders_and_kills_the_bits_are_those_of_inline(tmp_path) ->
     assert "stopped" in stage.words("south")
 
 
-@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@long
 @pytest.mark.parametrize("case", ["fedavg", "fedfusion conv", "fml", "fccl", "split-metadata"])
 def test_every_kind_of_method_has_the_bits_of_inline(case, tmp_path) -> None:
     table = digests.BASE | digests.CASES[next(name for name in digests.CASES if name.startswith(case))] | {"rounds": 2, "cohort": 2}
@@ -93,7 +92,7 @@ def toml(plan: Experiment) -> str:
     return "\n".join(f"{key} = {value(each)}" for key, each in plan.resolved().items() if each is not None)
 
 
-@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@long
 def test_a_message_of_hundreds_of_megabytes_arrives(tmp_path) -> None:
     """Flower cuts an array in pieces of 5 MiB; no piece is near the 2 GB that a single message of its may have."""
     (tmp_path / "experiment.toml").write_text(LARGE)
@@ -108,7 +107,7 @@ def test_a_message_of_hundreds_of_megabytes_arrives(tmp_path) -> None:
     assert json.loads((tmp_path / "deployment" / "run" / "summary.json").read_text())["digest"] == here.summary["digest"]
 
 
-@pytest.mark.skipif(not LONG, reason="make test-deploy")
+@long
 def test_a_key_of_ones_own_opens_a_server_at_another_address(tmp_path) -> None:
     """As on machines of their own: the certificate is for the address, and the server has only the public half of the key."""
     if shutil.which("ssh-keygen") is None:

@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from tests.forms import long
 
 from coterie.data.partitions.sizes import IID
 from coterie.engines import Inline, Processes, TaskError
@@ -103,7 +104,7 @@ def run_among_killers(folder: Path, stack: int | None) -> None:
     assert len(killed) == 3
 
 
-@pytest.mark.parametrize("stack", [None, 3])
+@pytest.mark.parametrize("stack", [pytest.param(None, marks=long), 3])
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(tmp_path, stack) -> None:
     """The run has a process of its own: how that ends is seen, should it end with its workers."""
     expected = run(long_experiment(stack), tmp_path / "calm", engine=Inline())
@@ -322,7 +323,9 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", ["time.sleep(10**6)", "sum(iter(int, 1))", "os.kill(os.getpid(), signal.SIGSTOP)"])
+@pytest.mark.parametrize(
+    "how", ["time.sleep(10**6)", pytest.param("sum(iter(int, 1))", marks=long), "os.kill(os.getpid(), signal.SIGSTOP)"]
+)
 def test_a_worker_ends_with_its_parent_whatever_it_does(tmp_path, how) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(how=how, guard="if __name__ == '__main__': "))

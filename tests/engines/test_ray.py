@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 from tests import digests
+from tests.forms import rest_is_long
 
 from coterie.engines import Inline, Processes, Ray, build_engine
 from coterie.engines.ray import _begin as begin
@@ -20,9 +21,6 @@ from coterie.testing import check_engine, small_experiment
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own: sockets and processes that it leaves to the interpreter
-
-SHORT = ("fccl", "split-metadata")
-LONG = bool(os.environ.get("COTERIE_LONG"))
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +34,11 @@ def cluster():
     ray.shutdown()
 
 
-def cases() -> list[str]:
-    """One case of each method; in the short form of those that go beyond what `kept` has: architectures that differ, several exchanges."""
-    chosen = {case["method"]["name"]: name for name, case in reversed(digests.CASES.items())}
-    return [name for method, name in chosen.items() if LONG or method in SHORT]
+CASES = {case["method"]["name"]: name for name, case in reversed(digests.CASES.items())}
+"""Method -> one case of it. In the short form one that goes beyond what `kept` has: architectures that differ, several exchanges."""
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", rest_is_long(CASES.values(), short=[CASES["fccl"]]))
 def test_the_bits_are_those_of_inline(case, cluster, tmp_path) -> None:
     plan = Experiment.parse(digests.BASE | digests.CASES[case])
     there, here = (run(plan, tmp_path / name, engine=engine) for name, engine in (("ray", Ray(workers=2)), ("inline", Inline())))

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.forms import rest_is_long
 from tests.hostile.powerloss import AFTERMATHS, Recorder
 from tests.hostile.processes import TRIES, start
 
@@ -89,7 +90,7 @@ def mounted(image: Path, place: Path, options: str) -> None:
         pytest.skip(f"no loop devices, or not root: {done.stderr.strip()}")
 
 
-@pytest.mark.parametrize(("method", "options"), [("local", "rw"), ("fedavg", "noauto_da_alloc")])
+@pytest.mark.parametrize(("method", "options"), rest_is_long([("local", "rw"), ("fedavg", "noauto_da_alloc")], short=[("local", "rw")]))
 def test_an_ext4_image_copied_at_random_moments_loses_no_run(tmp_path, method, options) -> None:
     """The kernel's own word on what is on the disk: its image is copied while the run goes on, mounted, and the run resumed."""
     if shutil.which("mkfs.ext4") is None:

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tests.forms import long
 
 from coterie.engines import Inline, Processes
 from coterie.errors import Interrupted, UserError
@@ -116,8 +117,15 @@ def kill_and_resume(plan: Experiment, folder: Path, delay: float) -> int:
     return sum(line["event"] == "round" for line in ledger(folder))
 
 
-@pytest.mark.parametrize("method", [FedAvg(), Local()])
-@pytest.mark.parametrize("engine", ["inline", "processes"])
+@pytest.mark.parametrize(
+    ("engine", "method"),
+    [
+        ("inline", FedAvg()),
+        pytest.param("inline", Local(), marks=long),
+        pytest.param("processes", FedAvg(), marks=long),
+        ("processes", Local()),
+    ],
+)
 def test_a_kill_at_any_moment_loses_at_most_the_round_in_progress(tmp_path, method, engine) -> None:
     plan = small_experiment(method, rounds=8).replace(engine={"name": engine, "workers": 2 if engine == "processes" else None})
     plan = plan.replace(training=plan.training.replace(state="kept"))
@@ -200,7 +208,7 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path) -> None:
         resume(tmp_path)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=long)])
 def test_ctrl_c_finishes_writing_and_says_how_to_go_on(tmp_path, how) -> None:
     command = [sys.executable, "-m", "coterie", "run", "digits-two-class", "--set", "rounds=500", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -290,6 +298,7 @@ def test_any_number_of_exchanges_in_a_round(tmp_path) -> None:
     assert sum(f[0] == "train" and f[1] == "up" for f in found) == 5
 
 
+@long
 def test_ten_thousand_clients_use_no_more_memory_a_round_than_one_thousand(tmp_path) -> None:
     """In fresh processes: peak memory of ten rounds with 20 clients each, from populations of 1,000 and of 10,000."""
     peaks = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from tests.forms import rest_is_long
 from tests.results.ledgers import CLIENTS, ROUNDS, accuracy, keep_rounds, of_client, write_run
 
 from coterie.results.gather import gather
@@ -189,8 +190,10 @@ def test_tables_copy_and_figures_save(show, report) -> None:
         assert "</svg>" in text
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    rest_is_long([(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")], short=[(1280, "light"), (360, "dark")]),
+)
 def test_it_fits_and_reads(show, report, width, theme) -> None:
     view = show(report, width=width, theme=theme)
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -203,7 +206,9 @@ def test_it_fits_and_reads(show, report, width, theme) -> None:
     assert min(contrasts["lines"]) >= 3
 
 
-@pytest.mark.parametrize(("before", "after"), [(1280, 1000), (600, 380), (380, 1280), (700, 665)])
+@pytest.mark.parametrize(
+    ("before", "after"), rest_is_long([(1280, 1000), (600, 380), (380, 1280), (700, 665)], short=[(600, 380), (380, 1280)])
+)
 def test_charts_follow_a_window_that_changes(show, report, before, after) -> None:
     page = show(report, width=before).page
     page.set_viewport_size({"width": after, "height": 800})
