@@ -26,7 +26,6 @@ from coterie.testing import small_experiment
 from coterie.training import score
 from coterie.training.objectives import CrossEntropy, Objective, Proximal
 from coterie.training.optimisers import Adam, Sgd
-from coterie.training.score import Scores
 from coterie.training.settings import Training
 from coterie.training.stacking import Request, fit_together
 
@@ -109,20 +108,24 @@ def test_nothing_crosses_from_step_to_step(optimiser) -> None:
 @pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
 @pytest.mark.parametrize("case", ELSEWHERE)
 def test_whatever_a_method_does_it_does_on_one_device(case, tmp_path, monkeypatch) -> None:
-    seen = []
-
-    def scored(logits, y):
-        seen.append({logits.device.type, y.device.type})
-        return Scores(len(y))
-
     monkeypatch.setattr(rounds, "find", lambda name: Pretended())
-    monkeypatch.setattr(score, "_scored", scored)  # numbers are fetched one by one
     few = {"data": {**digests.CASES[case].get("data", digests.BASE["data"]), "train": 60, "test": 20}, "rounds": 2}
     experiment = Experiment.parse({**digests.BASE, **digests.CASES[case], **few})
     with OneDevice():
-        run(experiment, tmp_path / "run", engine=Inline())
-    assert seen
-    assert all(each == {"meta"} for each in seen)
+        result = run(experiment, tmp_path / "run", engine=Inline())
+    assert result.summary["protocols"]
+
+
+def test_what_is_counted_of_a_test_set_is_fetched_once_however_many_batches_it_has(monkeypatch) -> None:
+    def fetched(batch: int) -> int:
+        monkeypatch.setattr(score, "EVALUATION_BATCH", batch)
+        device = Pretended()
+        here = site(device, Training())
+        params, before = here.fresh(), device.back
+        assert here.score(params).examples == 40
+        return device.back - before
+
+    assert fetched(batch=4) == fetched(batch=64) == 3
 
 
 def test_samples_are_put_on_a_device_once() -> None:

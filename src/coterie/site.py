@@ -246,7 +246,7 @@ class Site:
     def score(self, params: Record, data: Examples | None = None, *, output: Output = lambda net, x: net(x)) -> Scores:
         """How well this participant's network does under `params` on its own test slice, or on `data`."""
         chosen = self.test if data is None else data
-        return score(self.model(), params, chosen, self.visit.span, output=output, metrics=self.metrics)
+        return score(self.model(), params, chosen, self.visit.span, output=output, metrics=self.metrics, device=self.cache.device)
 
     def evaluate(self, model: Model, params: Record, *, output: Output = lambda net, x: net(x)) -> None:
         """Measure one of the method's models under every protocol of this visit that is about it.

@@ -111,7 +111,7 @@ def fit(
         objective = objective.placed(device.put)
     trained = _Tensors.of(model, start, objective, training, device, options) or _Network(model, start, device, options)
     loop = _Loop(trained, start, data, objective, training, seed, round, device, options)
-    best = _Best(trained, options.get("validation"), training.patience)
+    best = _Best(trained, options.get("validation"), training.patience, device)
     losses = list[list[Tensor]]()
     with scoped(seed_of(seed, "dropout")):
         device.seed(seed_of(seed, "dropout"))
@@ -229,7 +229,7 @@ class _Loop:
         at = 0
         while at < len(batches):
             some = batches[at : at + self._together]
-            chosen, sizes = torch.cat(some), list(map(len, some))
+            chosen, sizes = torch.cat(some), [batch.shape[0] for batch in some]
             x, y = map(self._device.put, self._data.batch(chosen))
             known = {name: outputs(chosen, x) for name, outputs in self._known.items()}
             yield from _cut(x, y, known, sizes)
@@ -297,8 +297,8 @@ def _means(rows: Sequence[Sequence[Tensor]], device: Device) -> list[float]:
 class _Best:
     """The network as it is, or, with validation data, as it was when it did best on them."""
 
-    def __init__(self, trained: _Network, validation: Samples | None, patience: int | None) -> None:
-        self._trained, self._patience = trained, patience
+    def __init__(self, trained: _Network, validation: Samples | None, patience: int | None, device: Device) -> None:
+        self._trained, self._patience, self._device = trained, patience, device
         self._validation = validation if validation is not None and len(validation) else None
         self._found = None if self._validation is None else (self._accuracy(self._validation), trained.params(), 0)
 
@@ -316,7 +316,7 @@ class _Best:
 
     def _accuracy(self, validation: Samples) -> float:
         model = self._trained.model
-        accuracy = score(model, snapshot(model), validation).metrics()["accuracy"]
+        accuracy = score(model, snapshot(model, self._device), validation, device=self._device).metrics()["accuracy"]
         model.train()
         return accuracy
 

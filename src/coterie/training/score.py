@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.data.examples import Samples
+from coterie.devices import CPU, Device
 from coterie.errors import UserError
 from coterie.own import imported
 from coterie.record import Record
@@ -84,6 +85,7 @@ def score(
     *,
     output: Output = lambda net, x: net(x),
     metrics: Mapping[str, Metric] | None = None,
+    device: Device = CPU,
 ) -> Scores:
     """How well `model` under `params` does on `data`, or on the examples of a span of it.
 
@@ -94,15 +96,17 @@ def score(
         span: from which example to which; None for all.
         output: how the network answers.
         metrics: further metrics by name; they see all logits and labels at once.
+        device: where `model` is; what is counted is fetched from there once, after the last batch.
     """
     load(model, params)
     model.eval()
-    total, answers = Scores(), list[tuple[Tensor, Tensor]]()
+    seen, answers = list[_Seen](), list[tuple[Tensor, Tensor]]()
     for x, y in data.batches(EVALUATION_BATCH, *(span or (0, None))):
         logits = output(model, x)
-        total += _scored(logits, y)
+        seen.append(_Seen.of(logits, y))
         if metrics:
             answers.append((logits, y))
+    total = _summed(seen, device) if seen else Scores()
     if not answers:
         return total
     logits, labels = (torch.cat(each) for each in zip(*answers, strict=True))
@@ -110,14 +114,28 @@ def score(
     return total + Scores(own=own)
 
 
-def _scored(logits: Tensor, y: Tensor) -> Scores:
-    classes = logits.shape[1]
-    top = logits.topk(min(5, classes)).indices
-    best = top == y[:, None]
-    loss = F.cross_entropy(logits.double(), y, reduction="sum").item()
-    pairs, counts = torch.unique(y * classes + top[:, 0], return_counts=True)
-    confusion = {f"{pair // classes}:{pair % classes}": n for pair, n in zip(pairs.tolist(), counts.tolist(), strict=True)}
-    return Scores(len(y), int(best[:, 0].sum()), int(best.sum()), loss, confusion)
+class _Seen(NamedTuple):
+    """What is counted of a batch."""
+
+    y: Tensor
+    top: Tensor
+    """The likeliest five classes of every example, or all if there are fewer."""
+    loss: Tensor
+    classes: int
+
+    @classmethod
+    def of(cls, logits: Tensor, y: Tensor) -> _Seen:
+        classes = logits.shape[1]
+        return cls(y, logits.topk(min(5, classes)).indices, F.cross_entropy(logits.double(), y, reduction="sum"), classes)
+
+
+def _summed(seen: Sequence[_Seen], device: Device) -> Scores:
+    y, top = (device.fetch(torch.cat(each)) for each in ([batch.y for batch in seen], [batch.top for batch in seen]))
+    losses, classes = device.fetch(torch.stack([batch.loss for batch in seen])).tolist(), seen[0].classes
+    right = top == y[:, None]
+    counts = enumerate(torch.bincount(y * classes + top[:, 0]).tolist())
+    confusion = {f"{pair // classes}:{pair % classes}": n for pair, n in counts if n}
+    return Scores(y.shape[0], int(right[:, 0].sum()), int(right.sum()), sum(losses), confusion)
 
 
 def find_metric(path: str) -> Metric:
