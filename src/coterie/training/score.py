@@ -133,8 +133,8 @@ def _summed(seen: Sequence[_Seen], device: Device) -> Scores:
     y, top = (device.fetch(torch.cat(each)) for each in ([batch.y for batch in seen], [batch.top for batch in seen]))
     losses, classes = device.fetch(torch.stack([batch.loss for batch in seen])).tolist(), seen[0].classes
     right = top == y[:, None]
-    counts = enumerate(torch.bincount(y * classes + top[:, 0]).tolist())
-    confusion = {f"{pair // classes}:{pair % classes}": n for pair, n in counts if n}
+    pairs, counts = torch.unique(y * classes + top[:, 0], return_counts=True)
+    confusion = {f"{pair // classes}:{pair % classes}": n for pair, n in zip(pairs.tolist(), counts.tolist(), strict=True)}
     return Scores(y.shape[0], int(right[:, 0].sum()), int(right.sum()), sum(losses), confusion)
 
 
