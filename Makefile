@@ -25,7 +25,7 @@ test: .venv/dev lint  ## Everything that must hold.
 coverage: .venv/dev  ## The same tests, half as slow again, and the lines that none of them runs; below 90% it fails.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
 
-test-long: .venv/dev  ## The long form of all tests, of which CI has one of every kind: an hour and a half.
+test-long: .venv/dev  ## The long form of all tests, of which CI has one of every kind; an hour or two.
 	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 test-deploy: .venv/dev  ## Of it, those with real participants and a Ray cluster: every method, every fault; about half an hour.
@@ -58,7 +58,7 @@ fuzz: .venv/dev  ## Bytes from outside, for so long: make fuzz SECONDS=3600.
 
 soak: .venv/dev  ## Kills, power cuts, flipped bits, signals and long runs, many times over; hours.
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kill --tries 300
-	OMP_NUM_THREADS=1 COTERIE_TRIES=25 $(BIN)/python -m pytest -q tests/hostile --ignore tests/hostile/test_kill.py
+	OMP_NUM_THREADS=1 COTERIE_LONG=1 COTERIE_TRIES=25 $(BIN)/python -m pytest -q tests/hostile --ignore tests/hostile/test_kill.py
 
 audit:  ## Known weaknesses of the pinned versions, asked of PyPI: needs the network, and fails where a version cannot be looked up.
 	$(PYTHON) -m venv .venv-audit

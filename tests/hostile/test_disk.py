@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests.forms import rest_is_long
-from tests.hostile.processes import TRIES, start
+from tests.hostile.processes import start
 
 from coterie.cli.watch import watch
 from coterie.engines import Inline
@@ -54,7 +54,7 @@ def calm(tmp_path_factory) -> str:
     return json.loads((folder / "summary.json").read_text())["digest"]
 
 
-@pytest.mark.parametrize(("engine", "left"), LEFT[:1] if TRIES == 1 else LEFT)
+@pytest.mark.parametrize(("engine", "left"), rest_is_long(LEFT, short=LEFT[:1]))
 def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(disk, calm, engine, left) -> None:
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(ROOM - left))

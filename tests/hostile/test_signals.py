@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from tests.forms import rest_is_long
 from tests.hostile.processes import TRIES, start, until_it_hears
 
 from coterie.ledger import Ledger
@@ -24,7 +25,7 @@ def finished(tmp_path_factory) -> str:
     return folder
 
 
-@pytest.mark.parametrize("attempt", range(4 if TRIES == 1 else 8 * TRIES))
+@pytest.mark.parametrize("attempt", rest_is_long(range(8 * TRIES), short=range(4)))
 def test_a_signal_at_any_moment_is_one_sentence_and_130(finished, tmp_path, attempt) -> None:
     """From the moment that Python runs code of ours: while importing, loading data, in rounds, reporting."""
     commands = [
