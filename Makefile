@@ -25,7 +25,7 @@ test: .venv/dev lint  ## Everything that must hold.
 coverage: .venv/dev  ## The same tests, half as slow again, and the lines that none of them runs; below 90% it fails.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered -q
 
-test-long: .venv/dev  ## The long form of all tests, of which CI has one of every kind; an hour or two.
+test-long: .venv/dev  ## The long form of all tests, of which CI has one of every kind.
 	OMP_NUM_THREADS=1 COTERIE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 test-deploy: .venv/dev  ## Of it, those with real participants and a Ray cluster: every method, every fault; about half an hour.
