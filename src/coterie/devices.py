@@ -35,7 +35,9 @@ class Device:
         self._resident: dict[int, tuple[Any, Tensor]] = {}
 
     def put(self, tensor: Tensor) -> Tensor:
-        """A tensor on this device; the sender need not wait until it is there."""
+        """A tensor on this device, itself if it is there; the sender need not wait until it is."""
+        if tensor.device == self.at:
+            return tensor
         if self.at.type == "cuda" and tensor.device.type == "cpu":
             tensor = tensor.pin_memory()
         return tensor.to(self.at, non_blocking=True)

@@ -23,7 +23,7 @@ from coterie.running.experiment import Experiment
 from coterie.seeds import seed_of
 from coterie.site import SERVER, ModelCache, Site
 from coterie.training import optimisers
-from coterie.training.loop import batches_of
+from coterie.training.loop import order_of, sizes_of
 from coterie.training.settings import Training
 
 ALIASES = {"dense1.0.weight": "A", "dense1.0.bias": "a", "head.weight": "B", "head.bias": "b"}
@@ -62,8 +62,9 @@ def clients_of(experiment: Experiment) -> list[Client]:
 def orders(site: Site, round: int, purpose: str = "train", training: Training | None = None) -> Epochs:
     """For each epoch, the positions of each batch that `site.fit(purpose=...)` takes in a round."""
     training, seed = training or site.training, seed_of(site.seed, round, site.id, purpose)
-    epochs = [batches_of(site.model(), len(site.train), training, seed, epoch) for epoch in range(training.epochs)]
-    return [[batch.numpy() for batch in batches] for batches in epochs]
+    samples = len(site.train)
+    epochs = [(order_of(samples, seed, epoch), sizes) for epoch, sizes in enumerate(sizes_of(site.model(), samples, training))]
+    return [[batch.numpy() for batch in order[: sum(sizes)].split(sizes)] for order, sizes in epochs]
 
 
 def cohorts_of(experiment: Experiment, clients: int) -> list[tuple[int, ...]]:

@@ -22,7 +22,7 @@ from coterie.seeds import generator, scoped, seed_of
 from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
-from coterie.training.loop import batches_of, fit, frozen, snapshot
+from coterie.training.loop import fit, frozen, sizes_of, snapshot
 from coterie.training.objectives import CrossEntropy, Proximal, Step
 from coterie.training.optimisers import OPTIMISERS, Adam, AdamW, Exponential, Optimiser, Sgd, Steps
 from coterie.training.score import score
@@ -171,10 +171,17 @@ def test_dropout_repeats_and_leaves_the_world_alone() -> None:
 
 
 def test_a_last_batch_of_one_is_left_out_under_batchnorm_only() -> None:
-    assert [len(b) for b in batches_of(net(norm=True), 11, Training(batch=5), 0, 0)] == [5, 5]
-    assert [len(b) for b in batches_of(net(), 11, Training(batch=5), 0, 0)] == [5, 5, 1]
-    assert [len(b) for b in batches_of(net(), 11, Training(batch="all"), 0, 0)] == [11]
-    assert batches_of(net(), 0, Training(), 0, 0) == []
+    assert list(sizes_of(net(norm=True), 11, Training(batch=5))) == [[5, 5]]
+    assert list(sizes_of(net(norm=True), 3, Training(batch=1, epochs=2))) == [[], []]
+    assert list(sizes_of(net(norm=True), 3, Training(batch=1, steps=4))) == []
+    assert list(sizes_of(net(), 11, Training(batch=5))) == [[5, 5, 1]]
+    assert list(sizes_of(net(), 11, Training(batch="all"))) == [[11]]
+    assert list(sizes_of(net(), 0, Training())) == [[]]
+
+
+def test_steps_are_counted_over_epochs() -> None:
+    assert list(sizes_of(net(), 11, Training(batch=5, steps=7))) == [[5, 5, 1], [5, 5, 1], [5]]
+    assert list(sizes_of(net(), 11, Training(batch=5, steps=3))) == [[5, 5, 1]]
 
 
 def test_no_epoch_changes_nothing() -> None:

@@ -35,7 +35,7 @@ def layers_of(model: nn.Module) -> list[str] | None:
     for name, each in model.named_modules():
         if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks:
             return None
-        if next(each.children(), None) is None:
+        if not each._modules:
             if not (isinstance(each, nn.Dropout) and each.p == 0):
                 named.append((name, each))
         elif type(each).forward is not nn.Sequential.forward:

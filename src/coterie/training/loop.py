@@ -30,6 +30,8 @@ from coterie.training.settings import Training
 __all__ = ["Fitted", "Frozen", "Options", "fit", "frozen", "outputs_of", "snapshot"]
 
 Frozen: TypeAlias = Callable[[Tensor], Tensor]
+Batch: TypeAlias = tuple[Tensor, Tensor, Mapping[str, Tensor]]
+"""Inputs, labels, and what the frozen networks say of them."""
 MADE_AT_ONCE = 8 * 2**20
 """Bytes of inputs that are made in one go: a small client's whole epoch, and never much of a large one's."""
 
@@ -113,10 +115,10 @@ def fit(
     loop = _Loop(trained, start, data, objective, training, seed, round, device, options)
     best = _Best(trained, options.get("validation"), training.patience, device)
     losses = list[list[Tensor]]()
-    with scoped(seed_of(seed, "dropout")):
-        device.seed(seed_of(seed, "dropout"))
-        for epoch, batches in epochs_of(model, len(data), training, seed):
-            losses = loop.epoch(batches, epoch)
+    with scoped(dropout := seed_of(seed, "dropout")):
+        device.seed(dropout)
+        for epoch, sizes in enumerate(sizes_of(model, len(data), training)):
+            losses = loop.epoch(sizes, epoch)
             if best.settled(loop.steps):
                 break
     loss, *parts = _means(losses, device) or [math.nan]
@@ -214,27 +216,27 @@ class _Loop:
         if training.state == "kept":
             self._mover.restore(options.get("optimiser", EMPTY))
 
-    def epoch(self, batches: list[Tensor], epoch: int) -> list[list[Tensor]]:
+    def epoch(self, sizes: list[int], epoch: int) -> list[list[Tensor]]:
         """A step on each batch: the losses. Where no gradient is derived, nobody keeps account of what one would need."""
         with self._following():
-            return [self.step(*batch) for batch in self.made(batches, epoch)]
+            return [self.step(*batch) for batch in self.made(sizes, epoch)]
 
-    def made(self, batches: list[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
-        """Inputs and labels of each batch, and what the frozen networks say of it; those of many small batches are made in one go."""
+    def made(self, sizes: list[int], epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch, of these sizes, in a seeded order; many small ones are made in one go."""
+        order = order_of(len(self._data), self._seed, epoch)
         if self._training.augment != "none":
-            for chosen in batches:
+            for chosen in torch.split(order[: sum(sizes)], sizes):
                 x, y = map(self._device.put, self._data.batch(chosen, generator(self._seed, "augment", epoch, self.steps)))
                 yield x, y, {name: outputs(chosen, x) for name, outputs in self._known.items()}
             return
-        at = 0
-        while at < len(batches):
-            some = batches[at : at + self._together]
-            chosen, sizes = torch.cat(some), [batch.shape[0] for batch in some]
+        while sizes:
+            some, sizes = sizes[: self._together], sizes[self._together :]
+            chosen, order = torch.split(order, [sum(some), order.shape[0] - sum(some)])
             x, y = map(self._device.put, self._data.batch(chosen))
             known = {name: outputs(chosen, x) for name, outputs in self._known.items()}
-            yield from _cut(x, y, known, sizes)
+            yield from _cut(x, y, known, some)
             weight = x.nbytes + sum(each.nbytes for each in known.values())
-            at, self._together = at + len(some), max(1, MADE_AT_ONCE * len(some) // max(weight, 1))
+            self._together = max(1, MADE_AT_ONCE * len(some) // max(weight, 1))
 
     def step(self, x: Tensor, y: Tensor, known: Mapping[str, Tensor]) -> list[Tensor]:
         """One step on some samples: its loss, and the terms of it."""
@@ -262,11 +264,11 @@ class _Loop:
         return self._mover.state() if self._training.state == "kept" else EMPTY
 
 
-def _cut(x: Tensor, y: Tensor, known: Mapping[str, Tensor], sizes: list[int]) -> Iterator[tuple[Tensor, Tensor, Mapping[str, Tensor]]]:
+def _cut(x: Tensor, y: Tensor, known: Mapping[str, Tensor], sizes: list[int]) -> Iterator[Batch]:
     """Batches that were made in one go, one by one."""
-    parts = {name: torch.split(each, sizes) for name, each in known.items()}
-    for at, (inputs, labels) in enumerate(zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)):
-        yield inputs, labels, {name: each[at] for name, each in parts.items()}
+    parts = zip(*(torch.split(each, sizes) for each in known.values()), strict=True) if known else itertools.repeat(())
+    for inputs, labels, said in zip(torch.split(x, sizes), torch.split(y, sizes), parts, strict=False):
+        yield inputs, labels, dict(zip(known, said, strict=True))
 
 
 def derived(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -328,27 +330,25 @@ def snapshot(model: nn.Module, device: Device = CPU) -> Record:
     )
 
 
-def epochs_of(model: nn.Module, samples: int, training: Training, seed: int) -> Iterator[tuple[int, list[Tensor]]]:
-    """The batches of every epoch, until there were enough epochs or, where steps are counted, enough steps."""
-    left = training.steps
-    for epoch in itertools.count() if left is not None else range(training.epochs):
-        batches = batches_of(model, samples, training, seed, epoch)[:left]
-        if left is not None:
-            left -= len(batches)
-            if not batches:
-                return
-        yield epoch, batches
-
-
-def batches_of(model: nn.Module, samples: int, training: Training, seed: int, epoch: int) -> list[Tensor]:
-    """The positions of each batch of one epoch, in a seeded order.
+def sizes_of(model: nn.Module, samples: int, training: Training) -> Iterator[list[int]]:
+    """The sizes of every epoch's batches, until there were enough epochs or, where steps are counted, enough steps.
 
     A last batch of one sample is left out where the network has BatchNorm: one sample has no batch statistics.
+
+    >>> list(sizes_of(nn.Identity(), 5, Training(batch=2, epochs=2)))
+    [[2, 2, 1], [2, 2, 1]]
     """
     size = max(samples if training.batch == "all" else training.batch, 1)
-    order = order_of(samples, seed, epoch)
-    single = (size == 1 or samples % size == 1) and any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules())
-    return [batch for batch in torch.split(order, size) if batch.shape[0] > (1 if single else 0)]
+    sizes = [min(size, samples - at) for at in range(0, samples, size)]
+    if sizes and sizes[-1] == 1 and any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()):
+        sizes = [each for each in sizes if each > 1]
+    if training.steps is None:
+        yield from itertools.repeat(sizes, training.epochs)
+        return
+    left = training.steps if sizes else 0
+    while left > 0:
+        yield sizes[:left]
+        left -= len(sizes)
 
 
 def order_of(samples: int, seed: int, epoch: int) -> Tensor:

@@ -25,7 +25,7 @@ from coterie.devices import CPU, Device
 from coterie.record import EMPTY, Record
 from coterie.training.dense import Dense, Span, layers_of, mean_of, norms_of, one_of
 from coterie.training.descent import descent_of
-from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, epochs_of, fit, order_of
+from coterie.training.loop import MADE_AT_ONCE, Fitted, Options, fit, order_of, sizes_of
 from coterie.training.objectives import CrossEntropy, Objective, Step
 from coterie.training.optimisers import Sgd
 from coterie.training.settings import Training
@@ -141,7 +141,7 @@ class Stack:
         self._device = self._first.device
         self._lr = self._first.training.optimiser.lr * self._first.training.schedule.factor(self._first.round)
         samples, training = len(self._first.data), self._first.training
-        self._sizes = [list(map(len, batches)) for _, batches in epochs_of(self._model, samples, training, self._first.seed)]
+        self._sizes = list(sizes_of(self._model, samples, training))
         """Of the batches of each epoch, which all have alike."""
         self._orders = [_positions(samples, each.seed, self._sizes) for each in requests]
         self._way = self._chosen()
