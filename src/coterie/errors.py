@@ -70,14 +70,16 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     "did you mean 'fedavg'? Valid: fedavg, fedprox"
     >>> nearest("fed", ["fedora", "fez"])
     "did you mean 'fedora'? Valid: fedora, fez"
-    >>> nearest("zzz", ["fedavg", "fedprox"])
-    'valid: fedavg, fedprox'
+    >>> nearest("net", ["MyNet", "NET2"])
+    "did you mean 'NET2'? Valid: MyNet, NET2"
+    >>> nearest("bogus", ["fedavg", "rounds"])
+    'valid: fedavg, rounds'
     """
-    known, given = sorted(valid), name.lower()
+    known, given = {each.lower(): each for each in sorted(valid)}, name.lower()
     longer = [each for each in known if given and each.startswith(given)]
-    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    listed = ", ".join(known)
-    return f"did you mean '{close[0]}'? Valid: {listed}" if close else f"valid: {listed}"
+    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1)
+    listed = ", ".join(known.values())
+    return f"did you mean '{known[close[0]]}'? Valid: {listed}" if close else f"valid: {listed}"
 
 
 def place_of(error: BaseException) -> str:
