@@ -126,6 +126,8 @@ def compared(left: str, relation: str, right: str | float, **more: float) -> Com
         ("<", 60.0, {}, "shown"),
         ("~", "b", {"margin": 0.1}, "shown contrary"),
         ("~", "a", {"margin": 0.1}, "shown"),
+        ("~", "b", {"margin": 0.1, "factor": 0.5}, "shown"),
+        ("~", 40.0, {"margin": 0.1}, "shown"),
         ("<", "missing", {}, "not run"),
         ("<", "c", {"factor": 0.5}, "shown"),
         ("<", "c", {"factor": 0.3}, "not shown"),  # more than 100 rounds may be any number
@@ -144,6 +146,8 @@ def test_rounds_are_compared_by_their_ratio(relation, right, more, found) -> Non
         (">", "near", {}, "not shown"),
         ("~", "near", {"margin": 0.05}, "shown"),
         ("~", "near", {"margin": 0.001}, "not shown"),
+        ("~", 0.9, {"margin": 0.05}, "shown"),
+        ("~", 0.5, {"margin": 0.05}, "shown contrary"),
         (">", 0.8, {}, "shown"),
         (">", 0.95, {}, "shown contrary"),
     ],

@@ -72,12 +72,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     "did you mean 'fedora'? Valid: fedora, fez"
     >>> nearest("net", ["MyNet", "NET2"])
     "did you mean 'NET2'? Valid: MyNet, NET2"
+    >>> nearest("nu", ["lam", "mu"])  # of a short name half is much
+    "did you mean 'mu'? Valid: lam, mu"
     >>> nearest("bogus", ["fedavg", "rounds"])
     'valid: fedavg, rounds'
     """
     known, given = {each.lower(): each for each in sorted(valid)}, name.lower()
     longer = [each for each in known if given and each.startswith(given)]
-    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1)
+    close = sorted(longer, key=len) or difflib.get_close_matches(given, known, n=1, cutoff=0.6 if len(given) > 3 else 0.5)
     listed = ", ".join(known.values())
     return f"did you mean '{known[close[0]]}'? Valid: {listed}" if close else f"valid: {listed}"
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from coterie.durable import naming
 from coterie.errors import RunError, UserError
 
-__all__ = ["LEDGER", "Event", "Ledger", "Listener", "Mark", "check", "events", "parse"]
+__all__ = ["LEDGER", "Event", "Ledger", "Listener", "Mark", "check", "events", "finite", "parse", "to_json", "value_of"]
 
 Event: TypeAlias = dict[str, Any]
 Listener: TypeAlias = Callable[[Event], None]
@@ -29,7 +30,41 @@ Listener: TypeAlias = Callable[[Event], None]
 LEDGER = "ledger.jsonl"
 """What it is called in a run's folder."""
 CHUNK = 1 << 20
-ENCODED = json.JSONEncoder(separators=(",", ":")).encode
+ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def to_json(value: Any, **how: Any) -> str:
+    """Its text, for every reader of JSON: a number that is none (nan, infinite) is null.
+
+    >>> to_json({"loss": float("nan"), "steps": 3})
+    '{"loss": null, "steps": 3}'
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(finite(value), allow_nan=False, **how)
+
+
+def finite(value: Any) -> Any:
+    """The same with None in place of what JSON has no word for.
+
+    >>> finite([1.0, {"a": float("inf")}])
+    [1.0, {'a': None}]
+    """
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def value_of(said: float | None) -> float:
+    """What a number in an event was: of all that are none, nan.
+
+    >>> value_of(0.5), value_of(None)
+    (0.5, nan)
+    """
+    return math.nan if said is None else float(said)
 
 
 class Mark(NamedTuple):
@@ -65,7 +100,12 @@ class Ledger:
     def write(self, event: str, **fields: Any) -> None:
         """Append one event."""
         line: Event = {"event": event, **fields}
-        data = ENCODED(line).encode() + b"\n"
+        try:
+            text = ENCODED(line)
+        except ValueError:
+            line = finite(line)
+            text = ENCODED(line)
+        data = text.encode() + b"\n"
         self._sha.update(data)
         with naming(self._path):
             self._file.write(data)

@@ -168,6 +168,9 @@ class Method(Spec):
     evaluates: ClassVar[tuple[Model, ...]] = ("global",)
     """The models that this method has; `coterie.protocols` says how each can be measured. The first decides the headline."""
     needs_public: ClassVar[bool] = False
+    """Whether it looks at public data."""
+    public_at_server: ClassVar[bool] = False
+    """Whether those stay at the server: clients neither have nor are sent any."""
     mixes_architectures: ClassVar[bool] = False
     """Whether clients may have different architectures."""
     gathers_data: ClassVar[bool] = False
@@ -205,8 +208,8 @@ class Method(Spec):
         """The network this method has at a site (`client` may be `SERVER`) where an experiment names `base`."""
         return base
 
-    def for_new_client(self, state: Record) -> Record:
-        """What a client receives that joins after training; by default nothing, so that it starts by itself."""
+    def for_new_client(self, state: Record, architecture: int) -> Record:
+        """What a client receives that joins after training, by the position of its architecture; by default nothing."""
         return EMPTY
 
     @task

@@ -18,7 +18,7 @@ from coterie.data.examples import Examples
 from coterie.data.pool import Partition, Pool, Rows, count
 from coterie.devices import CPU, Device
 from coterie.models import Architecture
-from coterie.protocols import PROTOCOLS, Model
+from coterie.protocols import PROTOCOLS, Data, Model
 from coterie.seeds import seed_of
 from coterie.settings import Whole
 from coterie.site import SERVER, ModelCache, Site, Visit
@@ -41,6 +41,8 @@ class HasNetworks(Protocol):
     """What a population must know of a method."""
 
     gathers_data: ClassVar[bool]
+    needs_public: ClassVar[bool]
+    public_at_server: ClassVar[bool]
     evaluates: ClassVar[tuple[Model, ...]]
 
     def network(self, base: Architecture, client: int) -> Architecture:
@@ -114,6 +116,14 @@ class Population:
         """The clients that join after training."""
         return range(self.clients - self.plan.new_clients, self.clients)
 
+    def measurable(self, client: int, data: Data = "own test") -> bool:
+        """Whether a client has any of the data that a protocol is about: of few rows none may be left for validation."""
+        partition = self.partition
+        if data == "own validation":
+            return len(partition.validation) > 0 and bool(partition.validation.sizes[client])
+        unknown = data == "other domains" or not len(partition.tests.flat)  # participants have test data that the server does not know of
+        return unknown or len(partition.tests[int(partition.test_of[client])]) > 0
+
     def architecture_of(self, client: int) -> int:
         """The position in `plan.architectures` of a client's architecture; the server's is the first.
 
@@ -156,7 +166,7 @@ class Population:
             training=plan.training,
             cache=cache,
             dtype=plan.dtype,
-            public_data=None if self.public is None else self._all_of(self.public),
+            public_data=None if self.public is None or not self._has_public(client) else self._all_of(self.public),
             tests=self._tests_by_domain() if any(PROTOCOLS[name].data == "other domains" for name in visit.protocols) else {},
             pretraining=plan.pretraining,
             shared=plan.shared,
@@ -165,6 +175,11 @@ class Population:
             metrics={path.partition(":")[2]: find_metric(path) for path in plan.metrics},
             **own,
         )
+
+    def _has_public(self, client: int) -> bool:
+        """Whether the method needs public data there: what nobody is said to have, nobody counts."""
+        method = self.plan.method
+        return method.needs_public and (client == SERVER or not method.public_at_server)
 
     def _client(self, client: int) -> dict[str, Any]:
         """What a client holds."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 from coterie.errors import UserError, nearest
 
-__all__ = ["PROTOCOLS", "Model", "Protocol", "find_protocol", "protocols_of"]
+__all__ = ["PROTOCOLS", "Data", "Model", "Protocol", "find_protocol", "protocols_of"]
 
 Model: TypeAlias = Literal["global", "composed", "start", "personal"]
 """Whose model: the server's; the server's put together of two parts; what a client starts a round with; what it has after its training."""

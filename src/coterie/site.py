@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,9 +140,9 @@ class Site:
 
     @property
     def public(self) -> Examples:
-        """Unlabelled data that every participant holds."""
+        """Unlabelled data that every participant holds, or the server alone, as the method says."""
         if self.public_data is None:
-            raise UserError("there are no public data: give data.public.source")
+            raise UserError("there are no public data here: give data.public.source, and a method that says `needs_public`")
         return self.public_data
 
     @property
@@ -169,7 +169,7 @@ class Site:
             return self.fresh()
         found = self._pretrained()
         steps, samples, loss = (found.number(name) for name in ("steps", "samples", "loss"))
-        self.work.append(Work("pretrain", int(steps), int(samples), loss))
+        self.work.append(Work("pretrain", int(steps), int(samples), None if math.isnan(loss) else loss))
         return found.group("model")
 
     def _pretrained(self) -> Record:
@@ -184,7 +184,7 @@ class Site:
 
     def _pretrain(self) -> Record:
         before = replace(self, round=0, work=[])
-        training = self.training.replace(epochs=self.pretraining, state="fresh")
+        training = self.training.replace(epochs=self.pretraining, steps=None, state="fresh")
         fitted = before.fit(self.fresh(), CrossEntropy(), training=training, purpose="pretrain")
         return Record(model=fitted.params, steps=fitted.steps, samples=fitted.samples, loss=fitted.loss)
 
@@ -268,17 +268,18 @@ class Site:
             self.logs[name] = values.tolist()
 
     def _measured_on(self, protocol: Protocol) -> Iterator[tuple[str | None, Examples]]:
-        """The data of a protocol, each with its domain where the protocol is about domains."""
+        """The data of a protocol, each with its domain where the protocol is about domains; who has none finds nothing, which is not 0."""
+        found: Sequence[tuple[str | None, Examples]]
         match protocol.data:
             case "other domains":
-                yield from ((name, data) for name, data in self.tests.items() if name != self.domain)
+                found = [(name, data) for name, data in self.tests.items() if name != self.domain]
             case "own validation":
-                yield None, self.validation
+                found = [(None, self.validation)]
             case "own domain":
-                yield self.domain, self.test
+                found = [(self.domain, self.test)]
             case _:
-                if len(self.test):
-                    yield None, self.test
+                found = [(None, self.test)]
+        return ((domain, data) for domain, data in found if len(data))
 
 
 @contextmanager

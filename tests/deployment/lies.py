@@ -55,5 +55,8 @@ LIES: dict[str, Lie] = {
     "a digest that is none": saying(digest="../../x"),
     "logs without end": saying(logs={"x": "y" * 20_000_000}),
     "a forged score": saying(observations=[{"protocol": "global", "scores": {}, "domain": None}]),
+    "an error that would end everybody's run": saying(error="hihi", trace="", fatal=True),
+    "a loss of more digits than a number has": saying(work=[{"purpose": "train", "steps": 1, "samples": 1, "loss": 10**400}]),
+    "seconds that are none": saying(seconds=float("nan")),
     "an answer of the round before": lambda answer, before: before,
 }

@@ -79,6 +79,8 @@ ODD = {
     "a name too long": ({"name": "mlp", "hidden": [1] * 2000}, "or one that the experiment itself names"),
     "no name": ({}, "or one that the experiment itself names"),
     "a setting that is none": ({"name": "mlp", "hiden": [4]}, "hiden"),
+    "more than there can be": ({"name": "mlp", "hidden": [2**62]}, "model ="),
+    "more digits than a number has": ({"name": "mlp", "hidden": [10**400]}, "model ="),
     "terabytes": ({"name": "mlp", "hidden": [10**6, 10**6]}, "expected at most"),
 }
 

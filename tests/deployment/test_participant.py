@@ -18,6 +18,7 @@ from coterie.deployment.server_app import Deployment, conduct, deployable
 from coterie.engines import Inline, Job
 from coterie.engines.flower import Answer, Lost
 from coterie.engines.serving import fields_of
+from coterie.engines.worker import DiskError, Memories
 from coterie.errors import Interrupted, UserError
 from coterie.framing import Letter
 from coterie.method import Method, task
@@ -294,6 +295,40 @@ def test_a_full_disk_at_a_participant_is_its_own_trouble(tmp_path, monkeypatch) 
     there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), Desk(people(tmp_path)))
     assert there.summary["rounds"] == 2
     assert "participant 'south': [Errno 28] No space left on device" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_a_disk_that_is_full_when_a_memory_is_written_is_its_own_trouble_too(tmp_path, monkeypatch) -> None:
+    """Where the memory is larger than the answer, the answer is still written, and says that the disk is full."""
+    honest = Memories.put
+
+    def full(self, client: int, version: str, memory: Record) -> str | None:
+        if client == 1:
+            raise DiskError("[Errno 28] No space left on device")
+        return honest(self, client, version, memory)
+
+    monkeypatch.setattr(Memories, "put", full)
+    there = deploy(tmp_path / "deployment", small_experiment(METHODS.resolve("ditto"), rounds=2, cohort=1.0), Desk(people(tmp_path)))
+    assert there.summary["rounds"] == 2
+    assert "DiskError: [Errno 28] No space left on device" in (tmp_path / "deployment" / "deployment.log").read_text()
+
+
+def test_files_of_others_in_a_home_are_left_alone(tmp_path) -> None:
+    plan, desk = small_experiment(METHODS.resolve("ditto"), rounds=4, cohort=1.0), Desk(people(tmp_path))
+    strays = ["memory/.DS_Store", "memory/1.1-1 (copy).safetensors", "answers/x-1.json", "answers/notes.txt"]
+
+    def littered(asked: Letter, answer: Letter) -> Letter:
+        if asked.fields.get("round") == 1 and asked.fields.get("client") == 1:
+            for folder in (tmp_path / "east").iterdir():
+                for stray in strays if (folder / "memory").is_dir() else ():
+                    (folder / stray).write_text("mine")
+        return answer
+
+    desk.change = littered
+    there = deploy(tmp_path / "deployment", plan, desk)
+    calm = deploy(tmp_path / "calm", plan, Desk(people(tmp_path / "others")))
+    assert there.summary["rejected"] == 0
+    assert there.state == calm.state
+    assert {path.name for path in tmp_path.glob("east/*/*/*")} >= {Path(stray).name for stray in strays}
 
 
 def test_a_participant_that_missed_a_round_catches_up(tmp_path) -> None:

@@ -29,9 +29,10 @@ from coterie.method import task
 from coterie.methods import FedAvg, Local
 from coterie.record import Record, decode, encode, read
 from coterie.replies import Averaging, means
-from coterie.running.admission import Admission, fault_of
+from coterie.running.admission import Admission
 from coterie.running.rounds import run
 from coterie.running.sections import Evaluation
+from coterie.running.testimony import Measures, fault_of
 from coterie.settings import spec
 from coterie.testing import small_experiment
 from coterie.training.optimisers import Sgd
@@ -440,7 +441,7 @@ def test_what_is_told_of_a_reply_crosses_and_is_looked_at() -> None:
     assert job_of(json.loads(json.dumps(fields_of(3, job) | {"visit": {"protocols": [], "logging": False, "span": None}}))) == (3, job)
     part = PartOfMean({"examples": 60}, length=400, norm=1.5)
     assert outcome_of(job, json.loads(answer_of(job, Outcome(2, part=part))), b"").part == part
-    assert fault_of(job, Outcome(2, part=part)) is None
+    assert fault_of(job, Outcome(2, part=part), Measures(classes=10)) is None
     for wrong in (
         PartOfMean({"examples": 60}, length=-1, norm=1.5),
         PartOfMean({"examples": 60}, length=400, norm="far"),  # type: ignore[arg-type]
@@ -450,7 +451,7 @@ def test_what_is_told_of_a_reply_crosses_and_is_looked_at() -> None:
         PartOfMean({"": 60}, length=400, norm=1.5),
         PartOfMean({"examples": {"more": 60, "less": 6}}, length=400, norm=1.5),  # type: ignore[dict-item]
     ):
-        assert fault_of(job, Outcome(2, part=wrong)) == "its part in a mean is not told in numbers"
+        assert fault_of(job, Outcome(2, part=wrong), Measures(classes=10)) == "its part in a mean is not told in numbers"
 
 
 class Claims(Inline):

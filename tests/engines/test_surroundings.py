@@ -13,6 +13,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from coterie.engines.surroundings import CleanCache, Generators, Surroundings, seed_generators
 from coterie.models import MLP
@@ -29,6 +31,11 @@ CHANGES = {
     "default dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
     "default device": (torch.get_default_device, lambda: torch.set_default_device("meta")),
     "a device that is not left": (lambda: torch.empty(0).device, lambda: torch.device("meta").__enter__()),
+    "a mode that is not left": (torch._C._len_torch_dispatch_stack, lambda: FlopCounterMode(display=False).__enter__()),
+    "hooks of all modules": (
+        lambda: nn.ReLU()(torch.ones(())).item(),
+        lambda: nn.modules.module.register_module_forward_hook(lambda net, given, answer: 2 * answer),
+    ),
     "deterministic": (torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(True)),
     "deterministic, with a warning": (torch.get_deterministic_debug_mode, lambda: torch.set_deterministic_debug_mode("warn")),
     "matmul precision": (torch.get_float32_matmul_precision, lambda: torch.set_float32_matmul_precision("medium")),

@@ -224,6 +224,31 @@ def test_lockstep_costs_one_exchange_more_than_batches(tmp_path) -> None:
     assert set(by_client.values()) == {len(batches) + 1}
 
 
+@pytest.mark.parametrize(("steps", "sizes"), [(3, [16] * 3), (6, [16] * 6)])
+def test_lockstep_counts_steps_over_batches(steps, sizes, tmp_path) -> None:
+    plan = experiment(FCCLLockstep(public=PUBLIC.replace(steps=steps)), rounds=1)
+    batches = plan.method._batches(plan.population().site(SERVER, 1, ModelCache()), Record(seed=3))
+    assert [len(batch) for batch in batches] == sizes
+    step_by_step = run(plan, tmp_path / "run", engine=Inline())
+    once = run(experiment(FCCL(public=PUBLIC.replace(steps=steps)), rounds=1), tmp_path / "once", engine=Inline())
+    assert step_by_step.summary["work"]["rounds"] == once.summary["work"]["rounds"]
+
+
+def test_a_new_client_gets_the_student_of_its_architecture(tmp_path) -> None:
+    plan = four_domains(FedDF(steps=2, batch=16), rounds=1).overridden({"new_clients": {"count": 2, "epochs": 1}})
+    result = run(plan, tmp_path / "run", engine=Inline())
+    population = plan.population()
+    for client in population.new_clients:
+        [sent] = [
+            event
+            for event in events(tmp_path / "run" / "ledger.jsonl")
+            if event["event"] == "exchange" and event["task"] == "adapt" and event["client"] == client and event["direction"] == "down"
+        ]
+        index = population.architecture_of(client)
+        student = result.state.group("model" if index == 0 else f"model-{index}")
+        assert (sent["kind"], sent["payload_bytes"]) == ("weights", sum(value.nbytes for value in student.tensors.values()))
+
+
 def test_lockstep_with_one_batch_is_once(tmp_path) -> None:
     """One public batch a round and no dropout or BatchNorm: both modes exchange the same logits and take the same step."""
     whole = PUBLIC.replace(batch="all")
@@ -477,6 +502,8 @@ def test_feddf_distils_into_every_architecture(tmp_path) -> None:
         ({"name": "fccl-lockstep", "alignment": 8}, "method.alignment = 8: expected none, lockstep goes over all"),
         ({"name": "fedmd", "public": {"state": "kept"}}, "method.public.state = 'kept': expected 'fresh'"),
         ({"name": "rcfl"}, "did you mean 'rcfl-public'"),
+        ({"name": "fedmd", "aggregation": "private"}, "predictions about public images are sent too, to which no noise is added"),
+        ({"name": "fedmd", "aggregation": "median"}, "'median': no parameters are averaged where method.average = 'none'"),
     ],
 )
 def test_bad_settings(tmp_path, settings, complaint) -> None:

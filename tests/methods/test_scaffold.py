@@ -72,7 +72,7 @@ def test_the_servers_rate_moves_parameters_and_not_running_statistics(tmp_path, 
 
 def test_new_clients_get_the_model_and_no_variate() -> None:
     state = Scaffold().start(_Server(small_experiment(Scaffold())))
-    assert set(Scaffold().for_new_client(state).groups) == {"model"}
+    assert set(Scaffold().for_new_client(state, 0).groups) == {"model"}
     assert set(ALIASES) >= {"head.weight"}
 
 

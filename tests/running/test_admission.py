@@ -17,8 +17,9 @@ from coterie.methods import FedAvg
 from coterie.methods.fedproto import FedProto
 from coterie.record import Record, RecordError, decode, encode
 from coterie.replies import means
-from coterie.running.admission import Admission, Expected, QuorumError, fault_of, rejection
+from coterie.running.admission import Admission, Expected, QuorumError, rejection
 from coterie.running.rounds import resume, run
+from coterie.running.testimony import Measures, fault_of, sums_of
 from coterie.site import Observation, Visit, Work
 from coterie.testing import small_experiment
 from coterie.training.score import Scores
@@ -136,7 +137,12 @@ def test_there_is_room_for_the_methods_own_shapes() -> None:
 
 
 NOT_ASKED = "it measures what it was not asked to measure, or not in numbers"
-SEEN = Observation("local_post", Scores(10, 9, 10, 2.0, {"1:2": 3}))
+SEEN = Observation("local_post", Scores(10, 9, 10, 2.0, {"1:2": 1, "2:2": 9}))
+TEN = Measures(classes=10)
+
+
+def scored(*scores, **more) -> dict[str, object]:
+    return {"observations": [Observation("local_post", Scores(*scores, **more))]}
 
 
 @pytest.mark.parametrize(
@@ -147,15 +153,51 @@ SEEN = Observation("local_post", Scores(10, 9, 10, 2.0, {"1:2": 3}))
         ({"kept": "../../checkpoint"}, "what it keeps is not under the name it was given: '../../checkpoint'"),
         ({"observations": [Observation("global", SEEN.scores)]}, NOT_ASKED),
         ({"observations": [Observation("local_post", Scores(10, "all"))]}, NOT_ASKED),
+        (scored(10, 9, 10, math.inf), None),
+        (scored(10, 11, 11, 2.0), NOT_ASKED),
+        (scored(10, 9, 11, 2.0), NOT_ASKED),
+        (scored(10, -1, 10, 2.0), NOT_ASKED),
+        (scored(10**400, 9, 10, 2.0), NOT_ASKED),
+        (scored(10, 9, 10, 10**400), NOT_ASKED),
+        (scored(10, 9, 10, 2.0, {"1:2": 10**400}), NOT_ASKED),
+        (scored(10, 9, 10, 2.0, {"1:2": 2, "2:2": 8}), NOT_ASKED),
+        (scored(10, 9, 10, 2.0, {"1:10": 1, "2:2": 9}), NOT_ASKED),
+        (scored(10, 9, 10, 2.0, {7: 10}), NOT_ASKED),
+        (scored(10, 9, 10, 2.0, own={"accuracy": 1e9}), NOT_ASKED),
+        ({"observations": [SEEN, SEEN]}, NOT_ASKED),
+        ({"observations": [Observation("local_post", SEEN.scores, "mars")]}, NOT_ASKED),
+        ({"observations": [Observation("local_post", SEEN.scores, ["mars"])]}, NOT_ASKED),
+        ({"observations": None}, NOT_ASKED),
+        ({"seconds": math.nan}, "it took nan seconds, expected a number from 0"),
+        ({"seconds": -1.0}, "it took -1.0 seconds, expected a number from 0"),
+        ({"work": None}, "its training is not counted in numbers"),
+        ({"work": [Work("train", 3, 60, 10**400)]}, "its training is not counted in numbers"),
+        ({"work": [Work("train", 1, 1, 0.5)] * 1001}, "its training is not counted in numbers"),
         ({"work": [Work("train", True, 60, 0.5)]}, "its training is not counted in numbers"),
         ({"work": [Work("train", 3, 60, "low")]}, "its training is not counted in numbers"),
+        ({"logs": None}, "what it logs is not a table of at most 1,000 arrays"),
+        ({"logs": {str(each): [] for each in range(1001)}}, "what it logs is not a table of at most 1,000 arrays"),
         ({"logs": {"x": object()}}, "what it logs is not made of numbers: Object of type object is not JSON serializable"),
         ({"logs": {"x": "x" * 2**24}}, "what it logs has 16,777,225 bytes, more than the 16,777,216 allowed"),
     ],
 )
 def test_what_is_said_beside_a_reply(said, fault) -> None:
     job = Job(3, "train", 2, "message", memory="1-1", keep="2-1", visit=Visit(("local_post",)))
-    assert fault_of(job, Outcome(3, **said)) == fault
+    assert fault_of(job, Outcome(3, **said), TEN) == fault
+
+
+def test_metrics_are_those_that_were_asked_for() -> None:
+    job = Job(3, "train", 2, "message", visit=Visit(("local_post",)))
+    asked = Measures(classes=10, metrics=frozenset({"f1"}))
+    assert fault_of(job, Outcome(3, **scored(10, 9, 10, 2.0, own={"f1": 5.0})), asked) is None
+    assert fault_of(job, Outcome(3, **scored(0, 0, 0, 0.0)), asked) is None
+    assert fault_of(job, Outcome(3, **scored(10, 9, 10, 2.0)), asked) == NOT_ASKED
+    assert fault_of(job, Outcome(3, **scored(10, 9, 10, 2.0, own={"f1": 5.0, "evil": 1.0})), asked) == NOT_ASKED
+
+
+@pytest.mark.parametrize("losses", [(1e308, 1e308), (math.inf, -math.inf), (math.nan, 1.0)])
+def test_losses_that_cannot_be_added_up_have_no_mean(losses) -> None:
+    assert not math.isfinite(sums_of([[Work("train", 1, 10, loss) for loss in losses]])["loss"])
 
 
 class Bad(FedAvg):
@@ -354,4 +396,4 @@ def test_a_new_client_that_says_nothing_is_rejected_and_the_others_are_not(tmp_p
     seen = list(events(tmp_path / "run" / "ledger.jsonl"))
     assert [event["client"] for event in seen if event["event"] == "new_client"] == [3]
     (rejected,) = [event for event in seen if event["event"] == "rejected"]
-    assert (rejected["client"], rejected["reason"]) == (4, "curve is missing, the accuracy before and after each epoch")
+    assert (rejected["client"], rejected["reason"]) == (4, "curve is missing, the 2 accuracies before and after each epoch")

@@ -142,6 +142,31 @@ def test_local_val_is_the_locally_trained_model_and_global_val_the_servers(tmp_p
     assert local != served
 
 
+def test_clients_without_data_are_in_no_mean(tmp_path) -> None:
+    """Of few rows none are left for validation: such a client has no accuracy, which is not 0."""
+    partition = {"name": "dirichlet", "clients": 12, "alpha": 0.3, "minimum": 1, "validation": 0.02}
+    found = ledger(Local(), tmp_path, ("local_val",), partition=partition, cohort=1.0, rounds=1)
+    plan = small_experiment(Local()).overridden({"partition": partition})
+    holding = {client for client, rows in enumerate(plan.population().partition.validation) if len(rows)}
+    assert 0 < len(holding) < 12
+    assert clients_of(found, "local_val") == {1: holding}
+    assert {each["clients"] for each in means_of(found, "local_val")} == {len(holding)}
+
+
+def test_clients_without_any_data_to_be_measured_on_are_a_sentence(tmp_path) -> None:
+    partition = {"name": "dirichlet", "clients": 12, "alpha": 0.3, "minimum": 1, "validation": 0.02}
+    plan = small_experiment(Local()).overridden({"partition": partition, "evaluation.protocols": ["local_val"], "cohort": 12})
+    empty = next(client for client, rows in enumerate(plan.population().partition.validation) if not len(rows))
+    with pytest.raises(UserError, match=r"none of the 1 measured clients has data for it, expected more evaluation\.clients"):
+        plan.overridden({"evaluation.clients": [empty]}).population()
+
+
+def test_pretraining_is_in_epochs_where_training_is_in_steps(tmp_path) -> None:
+    found = ledger(Local(), tmp_path, pretraining=3, rounds=1, cohort=1.0, **{"training.steps": 1})
+    [before] = [event for event in found if event["event"] == "training" and event["task"] == "pretrain"]
+    assert before["samples"] == 3 * 300
+
+
 def test_accuracy_by_class_and_confusion_add_up(tmp_path) -> None:
     found = ledger(FedAvg(), tmp_path, ("global", "local_post"))
     classes = [event for event in found if event["event"] == "classes"]

@@ -87,6 +87,9 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
             {"evaluation": {"clients": [2]}, "new_clients": {"count": 2}},
             "evaluation.clients = [2]: there is no client 2, expected numbers from 0 to 1",
         ),
+        ({"model": "wrn-10-1", "training": {"batch": 1}}, "training.batch = 1: BatchNorm learns nothing from one sample"),
+        ({"model": "wrn-10-1", "method": {"name": "fedavg", "aggregation": "private"}}, "noise makes variances of BatchNorm negative"),
+        ({"new_clients": {"count": 1}, "rounds": 5, "training": {"schedule": {"name": "cosine", "rounds": 5}}}, "where its rate is 0"),
     ],
 )
 def test_impossible_combinations(changes, sentence) -> None:

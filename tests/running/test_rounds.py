@@ -21,12 +21,14 @@ from coterie.engines import Inline, Processes
 from coterie.errors import Interrupted, UserError
 from coterie.ledger import Ledger, events
 from coterie.method import task
-from coterie.methods import FedAvg, Local
+from coterie.methods import FedAvg, FedDF, FedMD, Local
 from coterie.record import Record, read
+from coterie.results.read import read_whole
 from coterie.running.experiment import Experiment
 from coterie.running.provenance import code_digest
 from coterie.running.rounds import new_folder, resume, run
 from coterie.running.sections import NewClients
+from coterie.site import SERVER, ModelCache
 from coterie.testing import small_experiment
 
 
@@ -259,15 +261,55 @@ def test_the_digest_of_the_code_knows_a_users_own_network(tmp_path, monkeypatch,
 
 
 def test_public_data_is_setup_and_never_hidden(tmp_path) -> None:
+    """Counted for those who are sent it: FedAvg's clients never see it, FedDF's server keeps it."""
     public = {"source": "digits", "samples": 50}
-    for sent, expected in ((False, 0), (True, 5 * 50 * 64)):
-        plan = small_experiment(FedAvg()).replace(data={"source": "digits", "train": 300, "test": 100, "public": {**public, "sent": sent}})
-        result = run(plan, tmp_path / str(sent), engine=Inline())
-        lines = [line for line in ledger(tmp_path / str(sent)) if line["event"] == "exchange" and line["kind"] == "public data"]
-        assert len(lines) == 5
-        assert {line["round"] for line in lines} == {0}
+    for method, sent, lines, expected in (
+        (FedMD(), False, 5, 0),
+        (FedMD(), True, 5, 5 * 50 * 64),
+        (FedAvg(), True, 0, 0),
+        (FedDF(steps=1), True, 0, 0),
+    ):
+        folder = tmp_path / f"{method.name}-{sent}"
+        plan = small_experiment(method).replace(data={"source": "digits", "train": 300, "test": 100, "public": {**public, "sent": sent}})
+        result = run(plan, folder, engine=Inline())
+        handed = [line for line in ledger(folder) if line["event"] == "exchange" and line["kind"] == "public data"]
+        assert len(handed) == lines
+        assert {line["round"] for line in handed} <= {0}
         assert result.summary["bytes"]["setup_down"] == expected
-        assert result.summary["bytes"]["down"] == 9 * 4840
+        if method == FedAvg():
+            assert result.summary["bytes"]["down"] == 9 * 4840
+
+
+def test_a_client_has_public_data_where_its_method_says_so(tmp_path) -> None:
+    for method, at_client, at_server in ((FedMD(), True, True), (FedDF(), False, True), (FedAvg(), False, False)):
+        plan = small_experiment(method).overridden({"data.public": {"source": "digits", "samples": 50}})
+        population = plan.population()
+        assert [population.site(each, 1, ModelCache()).public_data is not None for each in (0, SERVER)] == [at_client, at_server]
+
+
+def test_two_runs_cannot_begin_in_one_folder(tmp_path, monkeypatch) -> None:
+    """One that looked at the folder before the other wrote to it finds out when it has the ledger for itself."""
+    plan = small_experiment(FedAvg(), rounds=1)
+    run(plan, tmp_path / "run", engine=Inline())
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    monkeypatch.setattr("coterie.running.rounds.check_folder", lambda folder: None)
+    with pytest.raises(UserError, match="not empty: another run was begun in it meanwhile"):
+        run(plan, tmp_path / "run", engine=Inline())
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_what_is_no_number_is_null_on_the_ledger_and_in_the_summary(tmp_path) -> None:
+    """A network that has become infinite has no loss; every reader of JSON can read so all the same."""
+    plan = small_experiment(Local(), rounds=2).overridden({"training.optimiser.lr": 1e30})
+    folder = run(plan, tmp_path / "run", engine=Inline()).folder
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    lines = [json.loads(line, parse_constant=refuse) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    json.loads((folder / "summary.json").read_text(), parse_constant=refuse)
+    assert any(line["event"] == "evaluation" and line["metric"] == "loss" and line["value"] is None for line in lines)
+    assert read_whole(folder).tally.last("local_post", "accuracy").value < 0.5
 
 
 class TwoAsks(FedAvg):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from coterie.cli.options import DataFolder, Json
 from coterie.cli.sentences import console, say
 from coterie.errors import UserError
+from coterie.ledger import to_json
 
 if TYPE_CHECKING:
     from coterie.data.sources import Source
@@ -165,4 +165,4 @@ def _images(train: int, test: int) -> str:
 
 
 def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(to_json(value) + "\n")

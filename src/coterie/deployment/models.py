@@ -132,8 +132,11 @@ class Choices:
     def _size(self, model: Architecture) -> int:
         """Bytes of a network, without a place for any."""
         pool = self._population.pool
-        with torch.device("meta"):
-            net = model.build(pool.shape, pool.classes)
+        try:
+            with torch.device("meta"):
+                net = model.build(pool.shape, pool.classes)
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # of numbers that are too large for torch
+            raise UserError(f"model = {_words(model):.60}: it cannot be built: {str(error).partition(chr(10))[0]:.200}") from None
         return sum(int(value.nbytes) for value in net.state_dict().values())
 
 

@@ -45,6 +45,9 @@ __all__ = ["Consent", "Participant"]
 
 RUN = re.compile(r"[0-9a-f]{16,64}")
 VERSION = re.compile(r"\d{1,9}-\d{1,9}(-guest)?")
+ANSWER = re.compile(rf"({VERSION.pattern}|0)-[0-9a-f]{{8}}\.json")
+MEMORY = re.compile(rf"\d{{1,9}}\.{VERSION.pattern}\.safetensors")
+"""Names of files: of what was answered, and of what is kept."""
 KEPT = 4
 """Versions of its memory that a participant has at hand, beside those that a server may go back to."""
 ANSWERS = 12
@@ -241,14 +244,16 @@ class _Run:
             past = json.loads(head)
         except (FileNotFoundError, ValueError):
             return None
-        same = past["asked"] == mark and past.pop("sha") == hashlib.sha256(body).hexdigest()
+        if not isinstance(past, dict):
+            return None
+        same = past.get("asked") == mark and past.pop("sha") == hashlib.sha256(body).hexdigest()
         there = past.get("kept") is None or memory_file(self.folder, self.client, past["kept"]).exists()
         return Letter(past, body) if same and there and past.get("error") is None else None
 
     def take_back(self, job: Job) -> None:
         """Forget what was said after this job, or to it: it was said from a memory that this job may write with other bits."""
-        for path in (self.folder / "answers").glob("*.json") if job.task != EVALUATE else ():
-            if _place(path.name.rpartition("-")[0]) >= _place(job.keep):
+        for path in _ours(self.folder / "answers", ANSWER) if job.task != EVALUATE else ():
+            if _place(_exchange(path)) >= _place(job.keep):
                 path.unlink()
 
     def remember(self, job: Job, said: Letter) -> None:
@@ -256,12 +261,13 @@ class _Run:
         path = self._answer_file(job)
         durable.make_folder(path.parent)
         durable.write(path, json.dumps({**said.fields, "sha": hashlib.sha256(said.body).hexdigest()}).encode() + b"\n", said.body)
-        for old in _by_age(path.parent)[:-ANSWERS]:
-            old.unlink(missing_ok=True)
+        for old in sorted(_ours(path.parent, ANSWER), key=lambda each: _place(_exchange(each)))[:-ANSWERS]:
+            if old != path:
+                old.unlink(missing_ok=True)
 
     def _forget(self, job: Job, version: str) -> None:
         """Old versions go, but for what this job started from and left, and what the server's last two checkpoints name."""
-        files = sorted((self.folder / "memory").iterdir(), key=lambda path: _place(_version(path)))
+        files = sorted(_ours(self.folder / "memory", MEMORY), key=lambda path: _place(_version(path)))
         guests = [path for path in files if path.name.endswith("-guest.safetensors")]  # they are for one round only
         lasting = [path for path in files if path not in guests]
         needed = {memory_file(self.folder, self.client, each) for each in (job.memory, version) if each is not None}
@@ -298,6 +304,11 @@ def _place(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split("-")[:2]))
 
 
+def _exchange(path: Path) -> str:
+    """Of an answer's file."""
+    return path.name.rpartition("-")[0]
+
+
 def _version(path: Path) -> str:
     """Of a memory's file."""
     return path.name.split(".")[1]
@@ -314,5 +325,6 @@ def _refusal(why: str) -> Letter:
     return Letter({"error": str(error), "trace": "", "seconds": 0.0, "fatal": False})
 
 
-def _by_age(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+def _ours(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The files of a folder that we have written; what else lies there is nobody's business."""
+    return [path for path in sorted(folder.iterdir()) if pattern.fullmatch(path.name)] if folder.is_dir() else []

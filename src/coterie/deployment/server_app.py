@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from coterie import durable
 from coterie.deployment.grid import GridPost
 from coterie.errors import UserError, nearest
-from coterie.ledger import LEDGER
+from coterie.ledger import LEDGER, value_of
 from coterie.results.tables import amount
 
 if TYPE_CHECKING:  # torch comes with it
@@ -251,7 +251,7 @@ def _lines(deployment: Deployment) -> Callable[[dict[str, Any]], None]:
             case "exchange":
                 moved[event["direction"]] += event["payload_bytes"]
             case "evaluation" if event["client"] is None and event["metric"] == "accuracy" and "domain" not in event:
-                found[event["protocol"]] = event["value"]
+                found[event["protocol"]] = value_of(event["value"])
             case "rejected":
                 deployment.say(f"round {event['round']}: {deployment.names[event['client']]} was dropped: {event['reason']}")
             case "round":

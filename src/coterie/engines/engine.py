@@ -48,7 +48,7 @@ class TaskError(RunError):
     @classmethod
     def at(cls, job: Job, cause: BaseException) -> TaskError:
         """What `cause` looks like from the server: its kind, its words, and the user's file and line that it came from."""
-        error = cls(f"{job}: {type(cause).__name__}: {brief(_words(cause))}{place_of(cause)}")
+        error = cls(f"{job}: {_kind(cause)}: {brief(_words(cause))}{place_of(cause)}")
         error.__cause__ = cause
         return error
 
@@ -56,8 +56,13 @@ class TaskError(RunError):
 def _words(cause: BaseException) -> str:
     try:
         return str(cause)
-    except Exception as error:
-        return f"its message cannot be shown ({type(error).__name__})"
+    except BaseException as error:  # even one that would end this process
+        return f"its message cannot be shown ({_kind(error)})"
+
+
+def _kind(cause: BaseException) -> str:
+    """The name of its class; a class of its class could answer anything."""
+    return str(type.__getattribute__(type(cause), "__name__"))
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ class Flower(Engine):
                 raise ValueError(letter)
             if letter.fields.get("error") is None and letter.fields.get("asked") != mark_of(job, each.question.letter.fields["sha"]):
                 raise ValueError("it is one to another question")
-            outcome = outcome_of(job, dict(letter.fields), letter.body)
+            outcome = replace(outcome_of(job, dict(letter.fields), letter.body), fatal=False)  # its own disk may be full, ours is not
             self._receipt(job, outcome, str(letter.fields.get("digest", "")))
         except Exception as error:  # whatever it is that was sent in the place of an answer
             outcome = job.failed(f"its answer cannot be used: {brief(str(error))}")
@@ -358,12 +358,19 @@ class Flower(Engine):
         elif hello.name in self._places and self.hellos[hello.name].token != hello.token:
             self._say(f"a second '{hello.name}' is not let in: the first is still there")
             return hello
-        elif (why := self._refusal(hello)) is not None:
+        elif (why := self._objection(hello)) is not None:
             self._say(f"'{hello.name}' is not let in: {brief(why)}")
         else:
             self._let_in(node, hello)
             return hello
         return None
+
+    def _objection(self, hello: Hello) -> str | None:
+        """Why it cannot take part; whatever goes wrong in finding that out is why."""
+        try:
+            return self._refusal(hello)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
     def _let_in(self, node: int, hello: Hello) -> None:
         self._places[hello.name], self.hellos[hello.name] = _Place(node, time.monotonic()), hello

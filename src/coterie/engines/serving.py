@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -175,7 +176,14 @@ def outcome_of(job: Job, fields: dict[str, Any], reply: Buffer) -> Outcome:
     if fields["error"] is not None:
         error = TaskError(brief(str(fields["error"]), 2000))
         error.add_note(str(fields["trace"]))
-        return Outcome(job.client, error=error, seconds=float(fields["seconds"]), fatal=bool(fields["fatal"]))
+        return Outcome(job.client, error=error, seconds=_seconds(fields), fatal=bool(fields["fatal"]))
     seen = [Observation(each["protocol"], Scores(**each["scores"]), each["domain"]) for each in fields["observations"]]
     work, part = [Work(**each) for each in fields["work"]], fields["part"] and PartOfMean(**fields["part"])
-    return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, float(fields["seconds"]), part=part)
+    return Outcome(job.client, reply, fields["kept"], seen, dict(fields["logs"]), work, _seconds(fields), part=part)
+
+
+def _seconds(fields: dict[str, Any]) -> float:
+    seconds = float(fields["seconds"])
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"it took {seconds} seconds, expected a number from 0")
+    return seconds

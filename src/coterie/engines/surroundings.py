@@ -37,6 +37,9 @@ Setting: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD)
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+GLOBAL_HOOKS: list[dict[Any, Any]] = [
+    table for name, table in vars(nn.modules.module).items() if name.startswith("_global_") and isinstance(table, dict)
+]
 _guards: list[Any] = []
 
 
@@ -45,16 +48,32 @@ def _leave_inference_mode(before: bool) -> None:
     _guards.append(torch._C._InferenceMode(before))
 
 
-def _modes() -> tuple[Any, int]:
+def _modes() -> tuple[Any, int, int]:
     """A default device is a mode that functions of torch pass through, and so is `with torch.device(...)` that nobody has left."""
-    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), torch._C._len_torch_function_stack()
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return default, torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
 
-def _leave_modes(before: tuple[Any, int]) -> None:
-    default, count = before
+def _leave_modes(before: tuple[Any, int, int]) -> None:
+    default, functions, dispatched = before
     torch.set_default_device(None if default is None else default.device)
-    while torch._C._len_torch_function_stack() > count:
+    while torch._C._len_torch_function_stack() > functions:
         torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > dispatched:
+        torch._C._pop_torch_dispatch_stack(None)
+
+
+def _hooks() -> list[dict[Any, Any]]:
+    """Those that every module calls."""
+    return [each.copy() for each in GLOBAL_HOOKS if each]
+
+
+def _set_hooks(before: list[dict[Any, Any]]) -> None:
+    """Without any, as it was: a worker that had some before its first task would be another than the next."""
+    for each in GLOBAL_HOOKS:
+        each.clear()
+    if before:
+        raise ValueError("hooks that were there before")
 
 
 def _folder() -> str:
@@ -121,6 +140,7 @@ SETTINGS: tuple[Setting, ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_default_dtype, torch.set_default_dtype),
     (_modes, _leave_modes),
+    (_hooks, _set_hooks),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),

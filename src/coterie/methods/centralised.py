@@ -41,5 +41,5 @@ class Centralised(Method):
         fitted = fed.server.fit(state.group("model"), CrossEntropy(), optimiser=state.group("optimiser"))
         return Record(model=fitted.params, optimiser=fitted.optimiser)
 
-    def for_new_client(self, state: Record) -> Record:
+    def for_new_client(self, state: Record, architecture: int) -> Record:
         return Record(model=state.group("model"))

@@ -4,6 +4,7 @@ share an exchange, and where logits are those of networks in training mode (batc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -94,7 +95,7 @@ class FCCLLockstep(FCCL):
         data, consensus = self._batch(site, message, at), message.tensors["logits"]
         if self.own_slot == "previous":
             consensus = consensus + site.predict(memory.group("previous"), data) / message.number("parties")
-        whole = self.public.replace(epochs=1, batch="all", augment="none", state="fresh" if self.reset_each_batch else "kept")
+        whole = self.public.replace(epochs=1, steps=None, batch="all", augment="none", state="fresh" if self.reset_each_batch else "kept")
         fitted = site.fit(
             memory.group("model"),
             self.towards(),
@@ -122,5 +123,7 @@ class FCCLLockstep(FCCL):
         """The public batches of a round, the same for everybody: positions, by the seed in the message."""
         seed, samples = int(message.number("seed")), len(site.public)
         size = samples if self.public.batch == "all" else self.public.batch
-        orders = [torch.randperm(samples, generator=generator(seed, "order", epoch)) for epoch in range(self.public.epochs)]
-        return [batch for order in orders for batch in torch.split(order, size) if len(batch) > 1]
+        epochs = range(self.public.epochs) if self.public.steps is None or samples < 2 else itertools.count()
+        orders = (torch.randperm(samples, generator=generator(seed, "order", epoch)) for epoch in epochs)
+        batches = (batch for order in orders for batch in torch.split(order, size) if len(batch) > 1)
+        return list(itertools.islice(batches, self.public.steps))

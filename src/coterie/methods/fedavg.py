@@ -87,7 +87,7 @@ class FedAvg(Method):
         """The frozen networks that the regularisers look at."""
         return {name: run for each in self.added() for name, run in each.frozen(site, start).items()}
 
-    def for_new_client(self, state: Record) -> Record:
+    def for_new_client(self, state: Record, architecture: int) -> Record:
         return Record(model=state.group("model"))
 
     def unevaluated(self) -> Method | None:

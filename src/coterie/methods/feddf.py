@@ -44,6 +44,7 @@ class FedDF(Method):
     name: ClassVar[str] = "feddf"
     evaluates: ClassVar[tuple[Model, ...]] = ("global", "personal", "start")
     needs_public: ClassVar[bool] = True
+    public_at_server: ClassVar[bool] = True
     mixes_architectures: ClassVar[bool] = True
 
     weighting: Weighting = "samples"
@@ -91,7 +92,7 @@ class FedDF(Method):
 
     def _distilled(self, site: Site, student: Record, targets: Tensor) -> Record:
         """A student after its lesson: the best on the validation images, or else the last."""
-        training = Training(batch=self.batch, optimiser=Adam(lr=self.lr), clip=self.clip, steps=self.steps, patience=self.patience)
+        training = Training(batch=self.batch, optimiser=Adam(lr=self.lr), clip=self.clip, steps=self.steps)
         cosine = Cosine(rounds=self.steps)
         return site.fit(
             student,
@@ -102,6 +103,7 @@ class FedDF(Method):
             rate=lambda step: cosine.factor(step + 1),
             purpose=f"distil/{site.architecture_index}",
             validation=site.validation,
+            patience=self.patience,
         ).params
 
     @task
@@ -113,13 +115,13 @@ class FedDF(Method):
         site.evaluate("personal", fitted.params)
         return Record(model=fitted.params, examples=len(site.train)), Record(optimiser=fitted.optimiser)
 
-    def for_new_client(self, state: Record) -> Record:
-        return state
+    def for_new_client(self, state: Record, architecture: int) -> Record:
+        return Record(model=state.group(_student(architecture)))
 
     @task
     def adapt(self, site: Site, memory: Record, message: Record) -> tuple[Record, Record]:
         """A new client trains from the student of its architecture."""
-        return fine_tune(site, message, message.group(_student(site.architecture_index))), memory
+        return fine_tune(site, message, message.group("model")), memory
 
 
 def _student(index: int) -> str:

@@ -148,7 +148,7 @@ class FML(Method):
     def _weights(self, round: int) -> tuple[float, float]:
         return at_round(self.alpha, round), at_round(self.beta, round)
 
-    def for_new_client(self, state: Record) -> Record:
+    def for_new_client(self, state: Record, architecture: int) -> Record:
         return state
 
     @task

@@ -14,7 +14,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from coterie.aggregation import MEAN, Aggregator
+from coterie.aggregation import MEAN, Aggregator, Private
 from coterie.data.examples import Examples
 from coterie.errors import UserError
 from coterie.method import Federation, Method, aggregate, task
@@ -66,6 +66,10 @@ class PublicMethod(Method):
             raise UserError(f"method.alignment = {self.alignment}: expected at most the {held} public images")
         if self.public.state == "kept":
             raise UserError("method.public.state = 'kept': expected 'fresh', the optimiser for public data starts anew every round")
+        if isinstance(self.aggregation, Private):
+            raise UserError("method.aggregation = 'private': predictions about public images are sent too, to which no noise is added")
+        if self.average == "none" and self.aggregation != MEAN:
+            raise UserError(f"method.aggregation = '{self.aggregation.name}': no parameters are averaged where method.average = 'none'")
         if self.average != "none" and len(set(population.plan.architectures)) > 1:
             raise UserError(f"method.average = '{self.average}': expected 'none', because clients have different models")
 
@@ -164,7 +168,8 @@ def revisit(site: Site, memory: Record, start: Record, objective: Objective, fro
     """Local training after the public data, measured and logged."""
     fitted = site.fit(start, objective, optimiser=memory.group("optimiser"), frozen=frozen or {})
     site.evaluate("personal", fitted.params)
-    site.log("losses", torch.tensor(fitted.parts or (fitted.loss,), dtype=torch.float64))
+    if fitted.steps:
+        site.log("losses", torch.tensor(fitted.parts or (fitted.loss,), dtype=torch.float64))
     return fitted
 
 

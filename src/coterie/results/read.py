@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coterie.errors import RunError, UserError
-from coterie.ledger import LEDGER, Event
+from coterie.ledger import LEDGER, Event, value_of
 from coterie.results.tally import Tally
 
 __all__ = ["LEDGER", "Run", "read_run", "read_whole"]
@@ -160,7 +160,7 @@ class _Reader:
         if last == "value" and keys[:3] == ["event", "round", "protocol"] and line.startswith(_written(event, *keys) + b',"value":'):
             self._rounds[head] = event["round"]
             if event["client"] is not None:
-                self._last[key], self._whose[key] = (event["round"], float(event["value"])), event
+                self._last[key], self._whose[key] = (event["round"], value_of(event["value"])), event
         elif key in self._last:
             del self._last[key], self._whose[key]
 

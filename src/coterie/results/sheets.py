@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
 from coterie.errors import counted
+from coterie.ledger import to_json
 from coterie.results.comparison import Contrast, Gap, OverClients, Reach, Standing
 from coterie.results.statistics import RUNNING, Difference, Estimate
 from coterie.results.tables import (
@@ -238,7 +238,7 @@ def formatted(form: str, sheets: Sequence[Sheet], found: Contrast, runs: Sequenc
             return as_latex(sheets)
         case "markdown":
             return as_markdown(sheets)
-    return json.dumps({**asdict(found), "runs": list(runs)}) + "\n"
+    return to_json({**asdict(found), "runs": list(runs)}) + "\n"
 
 
 def _times(ratio: float | None) -> Cell:

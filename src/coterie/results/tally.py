@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.errors import RunError
-from coterie.ledger import Event, events
+from coterie.ledger import Event, events, value_of
 from coterie.results.statistics import crossing, fairness, running_sums
 
 __all__ = ["SETUP", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "WorkDone"]
@@ -190,7 +190,7 @@ class Tally:
 
     def _take_evaluation(self, event: Event) -> None:
         protocol, metric, client = event["protocol"], event["metric"], event["client"]
-        seen = Seen(int(event["round"]), float(event["value"]))
+        seen = Seen(int(event["round"]), value_of(event["value"]))
         domain = event.get("domain")
         if client is not None and domain is not None:
             self.on_domain[metric][int(client), domain] = seen

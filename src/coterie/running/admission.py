@@ -6,7 +6,6 @@ other replies: so replies are let in as they come, and the same ones on every en
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +15,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.engines.engine import Job, Outcome, PartOfMean
+from coterie.engines.engine import PartOfMean
 from coterie.errors import RunError
 from coterie.record import Limits, Record
 from coterie.replies import SINGLE_OR_MORE, norm_of
 from coterie.settings import Count, Positive, PositiveShare, spec
-from coterie.site import Observation, Work
 
-__all__ = ["Admission", "Expected", "QuorumError", "fault_of", "is_plain", "rejection"]
+__all__ = ["Admission", "Expected", "QuorumError", "is_plain", "rejection"]
 
 MB = 2**20
 ROOM = 64 * MB
@@ -35,8 +33,6 @@ ENTRY = 300
 """Bytes of an entry in the header, for those."""
 LARGEST = 1e18
 """Beyond it squares are no longer finite in single precision: what is computed with such a value is infinite, then not a number."""
-LOGGED = 16 * MB
-"""Bytes of what one task logs, as JSON."""
 HOUR = 3600.0
 
 
@@ -194,55 +190,6 @@ def is_plain(part: PartOfMean, expected: Expected, rules: Admission, needed: Col
     said = Record(part.scalars)
     near = part.norm + expected.norm <= min(*_bounds(expected, rules), LARGEST)
     return near and not (_bad_numbers(said, needed) or _bad_count(said, rules, held))
-
-
-def fault_of(job: Job, outcome: Outcome) -> str | None:
-    """What is wrong with what a client says beside its reply, which goes to the ledger and into means over clients; None if nothing.
-
-    >>> fault_of(Job(0, "train", 1, ""), Outcome(0, logs={"losses": [0.5]}, kept="1-1"))
-    "what it keeps is not under the name it was given: '1-1'"
-    """
-    if outcome.kept not in (None, job.memory, job.keep):
-        return f"what it keeps is not under the name it was given: {outcome.kept!r}"
-    for seen in outcome.observations:
-        if not (isinstance(seen, Observation) and seen.protocol in job.visit.protocols and _are_scores(seen)):
-            return "it measures what it was not asked to measure, or not in numbers"
-    if not all(isinstance(done, Work) and _is_work(done) for done in outcome.work):
-        return "its training is not counted in numbers"
-    if outcome.part is not None and job.mean is None:
-        return "it tells of a part in a mean that nobody wants: a reply is looked at"
-    if outcome.part is not None and not _is_part(outcome.part):
-        return "its part in a mean is not told in numbers"
-    return _bad_logs(outcome.logs) if outcome.logs else None
-
-
-def _are_scores(seen: Observation) -> bool:
-    scores = seen.scores
-    counts = (scores.examples, scores.correct, scores.correct5, *scores.confusion.values())
-    known = isinstance(seen.domain, str | None) and all(type(count) is int for count in counts)
-    return known and all(isinstance(value, int | float) for value in (scores.loss, *scores.own.values()))
-
-
-def _is_work(done: Work) -> bool:
-    counted = all(type(count) is int and 0 <= count < 2**63 for count in (done.steps, done.samples))
-    return counted and isinstance(done.purpose, str) and isinstance(done.loss, int | float | None)
-
-
-def _is_part(part: PartOfMean) -> bool:
-    try:
-        said = Record(part.scalars)
-    except TypeError:  # names that are none, or values that no reply has
-        return False
-    counted = len(said.scalars) == len(part.scalars) and type(part.length) is int and 0 <= part.length < 2**63
-    return counted and type(part.norm) is float and not part.norm < 0
-
-
-def _bad_logs(logs: object) -> str | None:
-    try:
-        size = len(json.dumps(logs))
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"what it logs is not made of numbers: {error}"
-    return f"what it logs has {size:,} bytes, more than the {LOGGED:,} allowed" if size > LOGGED else None
 
 
 def _bad_numbers(reply: Record, needed: Collection[str]) -> str | None:

@@ -21,7 +21,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
+from torch import nn
 
+from coterie.aggregation import Private
 from coterie.data.compose import with_random_labels
 from coterie.data.examples import Examples
 from coterie.data.folder import data_folder
@@ -263,13 +265,25 @@ class Experiment(Section):
             _check_clients("evaluation.clients", self.evaluation.clients, trained)
         for protocol in self.protocols:
             self._check_protocol(protocol, population)
+        if population.new_clients and not any(map(population.measurable, population.new_clients)):
+            raise UserError(f"new_clients.count = {len(population.new_clients)}: none of them has test data, expected more of them")
+        if population.new_clients and self.training.schedule.factor(self.rounds + 1) == 0:
+            raise UserError("training.schedule: new clients join after the last round, where its rate is 0, expected more rounds in it")
         method.check(population)
         server = population.site(SERVER, 0, ModelCache())
         for network in (server.architecture, *(method.network(each, 0) for each in dict.fromkeys(self.model))):
-            server.model(architecture=network)  # says what does not fit, if anything
+            self._check_normalised(server.model(architecture=network))  # building it says what does not fit, if anything
         some = Examples(population.pool, np.arange(min(2, len(population.pool))), dtype=server.dtype)
         for each in dict.fromkeys(self.model):
             try_out(each, server.model(architecture=each), some.one_batch()[0], population.pool.classes)
+
+    def _check_normalised(self, net: nn.Module) -> None:
+        if not any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in net.modules()):
+            return
+        if self.training.batch == 1:
+            raise UserError("training.batch = 1: BatchNorm learns nothing from one sample, expected at least 2, or a model without it")
+        if isinstance(getattr(self.method, "aggregation", None), Private):
+            raise UserError("method.aggregation = 'private': noise makes variances of BatchNorm negative, expected a model without it")
 
     def _check_protocol(self, protocol: str, population: Population) -> None:
         key, partition = f"evaluation.protocols = '{protocol}'", population.partition
@@ -282,6 +296,9 @@ class Experiment(Section):
             raise UserError(f"{key}: there is no validation split, expected partition.validation above 0")
         if found.by_domain and partition.domain_of is None:
             raise UserError(f"{key}: clients have no domains, expected partition = 'domains'")
+        measured = self.evaluated(self.clients_in_training(partition))
+        if found.about_clients and not any(population.measurable(client, found.data) for client in measured):
+            raise UserError(f"{key}: none of the {len(measured)} measured clients has data for it, expected more evaluation.clients")
 
 
 def _check_clients(key: str, clients: Clients, among: int) -> None:

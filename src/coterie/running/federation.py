@@ -7,7 +7,6 @@ the round, no byte of theirs is counted, and their training is in the ledger as 
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +22,10 @@ from coterie.method import Federation, admit
 from coterie.protocols import PROTOCOLS
 from coterie.record import EMPTY, Record, encode
 from coterie.replies import Replies, Reply
-from coterie.running.admission import Admission, Expected, QuorumError, fault_of
+from coterie.running.admission import Admission, Expected, QuorumError
 from coterie.running.delivery import Delivery
 from coterie.running.stacks import in_stacks, together
+from coterie.running.testimony import Measures, fault_of, sums_of
 from coterie.running.traffic import Traffic, kinds_of
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
 
@@ -58,6 +58,8 @@ class Coordinator(Federation):
         self.architectures = population.plan.architectures
         self.held: list[int] = population.partition.train.sizes.tolist()
         """Client -> how many samples it registered with."""
+        names = (path.partition(":")[2] for path in population.plan.metrics)
+        self._measures = Measures(population.pool.classes, frozenset(names), frozenset(population.pool.domains))
         self.traffic = Traffic(self.ledger)
         self._cache = ModelCache(population.device)
         self._sent = 0
@@ -254,7 +256,7 @@ class Coordinator(Federation):
             return outcome
         if job.deadline is not None and outcome.seconds > job.deadline:
             return job.late(outcome.seconds)
-        wrong = fault_of(job, outcome)
+        wrong = fault_of(job, outcome, self._measures)
         return outcome if wrong is None else job.failed(wrong, outcome.seconds)
 
     def _open_reply(self, delivery: Delivery, job: Job, outcome: Outcome) -> tuple[Record, str | None]:
@@ -320,7 +322,7 @@ class Coordinator(Federation):
         for before, name in ((True, "pretrain"), (False, task)):
             work = [[each for each in one if (each.purpose == "pretrain") == before] for one in done]
             if any(work):
-                self.ledger.write("training", round=0 if before else self.round, task=name, purpose=purpose, site=site, **_sums(work))
+                self.ledger.write("training", round=0 if before else self.round, task=name, purpose=purpose, site=site, **sums_of(work))
 
     def _remember(self, client: int, version: str | None) -> None:
         before = self.memories.pop(client, None)
@@ -343,13 +345,3 @@ class Coordinator(Federation):
 def _for(client: int, given: Record | Mapping[int, Record]) -> Record:
     """What is given for all, or for this one."""
     return given if isinstance(given, Record) else given.get(client, EMPTY)
-
-
-def _sums(work: Sequence[Sequence[Work]]) -> dict[str, Any]:
-    """Of some clients' work: how many clients, how much in all, and the mean loss by sample."""
-    flat = [each for one in work for each in one]
-    known = [(each.samples, each.loss) for each in flat if each.loss is not None]
-    seen = sum(samples for samples, _ in known)
-    loss = math.fsum(samples * loss for samples, loss in known) / seen if seen else None
-    sums = {"steps": sum(each.steps for each in flat), "samples": sum(each.samples for each in flat)}
-    return {"clients": sum(map(bool, work)), **sums, "loss": loss}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import sys
 import time
@@ -21,7 +20,7 @@ from coterie.engines import Inline
 from coterie.engines.engine import Engine, RunContext
 from coterie.engines.processes import Unguarded
 from coterie.errors import Interrupted, RunError, UserError, without_ours
-from coterie.ledger import LEDGER, Ledger, Listener
+from coterie.ledger import LEDGER, Ledger, Listener, to_json
 from coterie.method import Method
 from coterie.own import no_file
 from coterie.population import Population
@@ -78,6 +77,8 @@ def run(
     where = new_folder(experiment) if folder is None else Path(folder)
     durable.make_folder(where)
     with _begun(where), Ledger(where / LEDGER, callbacks) as ledger:
+        if (where / LEDGER).stat().st_size:  # nobody else can write to it now, but somebody may have since the folder was looked at
+            raise UserError(f"the folder {where} is not empty: another run was begun in it meanwhile")
         ledger.write(
             "start",
             experiment=experiment.resolved(),
@@ -189,7 +190,7 @@ def _go(
     if not over:
         return Result(folder, {}, state)
     summary = summarise(Tally.read(folder / LEDGER)) | {"digest": digest(folder, state, fed.memories)}
-    durable.write(folder / SUMMARY, json.dumps(summary, indent=2) + "\n", sync=experiment.engine.durable)
+    durable.write(folder / SUMMARY, to_json(summary, indent=2) + "\n", sync=experiment.engine.durable)
     return Result(folder, summary, state)
 
 
@@ -248,32 +249,38 @@ def _state(method: Method, function: str, given: object) -> Record:
 
 def _why_nothing(experiment: Experiment, protocol: str) -> str:
     model = PROTOCOLS[protocol].model
-    return f"method '{experiment.method.name}' says that it evaluates its '{model}' model: site.evaluate('{model}', ...) was not called"
+    called = f"site.evaluate('{model}', ...) was not called, or who is measured has no data for it"
+    return f"method '{experiment.method.name}' says that it evaluates its '{model}' model: {called}"
 
 
 def _count_setup(experiment: Experiment, fed: Coordinator) -> None:
     """Count what is handed out or gathered before the first round: public data (as sent or as already there), and centralised data."""
-    population = fed.context.population
+    population, method = fed.context.population, experiment.method
     for client in fed.clients:
-        if population.public is not None and experiment.data.public is not None:
+        if population.public is not None and experiment.data.public is not None and method.needs_public and not method.public_at_server:
             fed.traffic.setup(client, "down", "public data", population.public.x.nbytes if experiment.data.public.sent else 0)
-        if experiment.method.gathers_data:
+        if method.gathers_data:
             held = int(population.partition.train.sizes[client])
             fed.traffic.setup(client, "up", "data", held * (population.pool.x[:1].nbytes + LABEL_BYTES))
 
 
-def _no_curve(reply: Record) -> str | None:
+def _no_curve(reply: Record, epochs: int) -> str | None:
     """What is wrong with what a new client says of its accuracy, epoch by epoch; None if nothing."""
     curve = reply.tensors.get("curve")
-    return None if curve is not None and curve.dim() == 1 and len(curve) else "curve is missing, the accuracy before and after each epoch"
+    if curve is None or curve.dim() != 1 or len(curve) != epochs + 1:
+        return f"curve is missing, the {epochs + 1} accuracies before and after each epoch"
+    return None if all(0 <= value <= 1 for value in curve.tolist()) else "curve is not made of accuracies, from 0 to 1"
 
 
 def _join(experiment: Experiment, fed: Coordinator, state: Record, round: int) -> None:
     """Clients held out of training join: each adapts by itself from what the method gives new clients."""
     assert experiment.new_clients is not None
-    fed.begin(round + 1, fed.context.population.new_clients, (), ())
-    message = experiment.method.for_new_client(state) | Record(epochs=experiment.new_clients.epochs)
-    for reply in fed.ask("adapt", message, check=_no_curve):
+    population = fed.context.population
+    kinds = {client: population.architecture_of(client) for client in population.new_clients if population.measurable(client)}
+    epochs = experiment.new_clients.epochs
+    messages = {kind: experiment.method.for_new_client(state, kind) | Record(epochs=epochs) for kind in sorted(set(kinds.values()))}
+    fed.begin(round + 1, tuple(kinds), (), ())
+    for reply in fed.ask("adapt", {client: messages[kind] for client, kind in kinds.items()}, check=lambda said: _no_curve(said, epochs)):
         curve = [float(value) for value in reply.record.tensors["curve"]]
         tail = curve[-max(1, len(curve) // 5) :]
         plateau = sum(tail) / len(tail)

@@ -134,11 +134,11 @@ def region_of(comparison: Comparison, counts: bool) -> Region:
     >>> region_of(Comparison(left="t / a / c", relation="<", right="t / b / c", factor=0.8), counts=True)
     Region(low=-inf, high=0.8)
     """
-    if comparison.relation == "~":
-        margin = comparison.margin or 0.0
-        return Region(1 / (1 + margin), 1 + margin) if counts else Region(-margin, margin)
     number = comparison.right if isinstance(comparison.right, float) else 0.0
     end = comparison.factor * (1.0 if counts else number)
+    if comparison.relation == "~":
+        margin = comparison.margin or 0.0
+        return Region(end / (1 + margin), end * (1 + margin)) if counts else Region(end - margin, end + margin)
     return Region(end, math.inf) if comparison.relation == ">" else Region(-math.inf, end)
 
 

@@ -7,7 +7,6 @@ Test data are never looked at before the settings are chosen. What was tried, an
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from coterie import durable
 from coterie.errors import UserError
+from coterie.ledger import to_json
 from coterie.results.statistics import Estimate, estimate
 from coterie.running.experiment import Experiment
 from coterie.studies.arms import Arm, arms_of, check_keys
@@ -72,7 +72,7 @@ class Tuning:
     def write(self, path: Path) -> None:
         """All of it as JSON."""
         rows = [{**dataclasses.asdict(each), "accuracy": dataclasses.asdict(each.accuracy)} for each in self.tried]
-        durable.write(path, json.dumps({"seeds": list(self.seeds), "budget": self.budget, "tried": rows}, indent=2) + "\n")
+        durable.write(path, to_json({"seeds": list(self.seeds), "budget": self.budget, "tried": rows}, indent=2) + "\n")
 
 
 def tuning_arms(

@@ -81,7 +81,8 @@ class Options(TypedDict, total=False):
     clip_apart: Sequence[str]
     """Beginnings of names: gradients of the parameters under each are clipped by themselves."""
     validation: Samples
-    """What is looked at after every epoch: what was best on it is given back, and `training.patience` counts from there."""
+    """What is looked at after every epoch: what was best on it is given back."""
+    patience: int  # steps without a better accuracy on it, after which training stops
 
 
 def fit(
@@ -113,7 +114,7 @@ def fit(
         objective = objective.placed(device.put)
     trained = _Tensors.of(model, start, objective, training, device, options) or _Network(model, start, device, options)
     loop = _Loop(trained, start, data, objective, training, seed, round, device, options)
-    best = _Best(trained, options.get("validation"), training.patience, device)
+    best = _Best(trained, options.get("validation"), options.get("patience"), device)
     losses = list[list[Tensor]]()
     with scoped(dropout := seed_of(seed, "dropout")):
         device.seed(dropout)
@@ -344,9 +345,8 @@ def sizes_of(model: nn.Module, samples: int, training: Training) -> Iterator[lis
         sizes = [each for each in sizes if each > 1]
     if training.steps is None:
         yield from itertools.repeat(sizes, training.epochs)
-        return
-    left = training.steps if sizes else 0
-    while left > 0:
+    left = training.steps or 0
+    while sizes and left > 0:
         yield sizes[:left]
         left -= len(sizes)
 

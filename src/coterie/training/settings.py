@@ -36,8 +36,6 @@ class Training:
     """Whether the optimiser's state (momentum, moments) starts anew every round or is kept by the client."""
     clip: Positive | None = None
     """Gradient norms above this are scaled down to it; networks trained side by side are clipped each by itself."""
-    patience: Count | None = None
-    """Where there are validation data to look at after every epoch: steps without a better accuracy after which training stops."""
     augment: Literal["none", "crop-flip"] = "none"
     """Whether images are shifted and mirrored at random."""
     stack: Annotated[int, Field(ge=2)] | None = None

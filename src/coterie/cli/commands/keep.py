@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +12,7 @@ import typer
 from coterie.cli.options import RUNS, DataFolder, Json
 from coterie.cli.sentences import console, say
 from coterie.errors import UserError
+from coterie.ledger import to_json
 
 __all__ = ["clean", "export", "runs"]
 
@@ -26,7 +26,7 @@ def runs(folders: Folders = None, as_json: Json = False) -> None:
 
     found = inventory(*(folders or [RUNS]))
     if as_json:
-        sys.stdout.write(json.dumps([{**dataclasses.asdict(each), "folder": str(each.folder)} for each in found]) + "\n")
+        sys.stdout.write(to_json([{**dataclasses.asdict(each), "folder": str(each.folder)} for each in found]) + "\n")
         return
     rows = [
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from coterie.cli.options import DataFolder, Jobs, Json, Quiet
 from coterie.cli.sentences import console, say
 from coterie.cli.watching import watched
 from coterie.errors import UserError
+from coterie.ledger import to_json
 
 if TYPE_CHECKING:
     from coterie.studies.recipe import Recipe
@@ -47,7 +47,7 @@ def reproduce(
             for each, recipe in known.items()
         ]
         if as_json:
-            sys.stdout.write(json.dumps(rows) + "\n")
+            sys.stdout.write(to_json(rows) + "\n")
         else:
             shown = ("name", "covers", "what", "scales")
             console.print(simple("recipes", shown, [tuple(row[key] for key in shown) for row in rows]))
@@ -59,7 +59,7 @@ def reproduce(
     folder = out or where / scale
     result.write(folder)
     if as_json:
-        sys.stdout.write(json.dumps(result.table()) + "\n")
+        sys.stdout.write(to_json(result.table()) + "\n")
         return
     console.print(*result.sheets(), sep="\n")
     for sentence in ("what differs from the paper:", *recipe.scales[scale].differs):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from coterie.cli.options import EXPERIMENT, DataFolder, Json, Out, Quiet, Set, T
 from coterie.cli.sentences import console, kept, note, say
 from coterie.errors import UserError, counted
 from coterie.importing import importing
+from coterie.ledger import to_json
 
 if TYPE_CHECKING:
     from coterie.running.experiment import Experiment
@@ -75,7 +75,7 @@ def _tell(plan: Experiment, result: Result, as_json: bool) -> None:
     from coterie.results.sheets import outcome, spent
 
     if as_json:
-        sys.stdout.write(json.dumps({"folder": str(result.folder), **result.summary}) + "\n")
+        sys.stdout.write(to_json({"folder": str(result.folder), **result.summary}) + "\n")
         return
     console.print(*outcome(f"{plan.name}: {plan.method.name}, {counted(result.summary['rounds'], 'round')}", result.summary), sep="\n")
     say(spent(result.summary))
