@@ -15,6 +15,7 @@ from coterie.errors import RunError, UserError
 from coterie.ledger import events
 from coterie.methods import FML, Centralised, Ditto, FedAvg, FedMMD, FedPer, FedProto, Local, Scaffold
 from coterie.record import Record
+from coterie.results.sheets import outcome
 from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
@@ -211,6 +212,20 @@ def test_a_metric_of_ones_own(tmp_path) -> None:
 def test_a_metric_that_is_none_is_a_sentence(path, sentence, tmp_path) -> None:
     with pytest.raises(UserError, match=sentence):
         ledger(FedAvg(), tmp_path, ("global",), **{"evaluation.metrics": [path]})
+
+
+def test_a_metric_that_fails_is_named(tmp_path) -> None:
+    with pytest.raises(RunError, match=r"evaluation\.metrics, 'sqrt': TypeError: "):
+        ledger(FedAvg(), tmp_path, ("global",), **{"evaluation.metrics": ["math:sqrt"]})
+
+
+def test_the_table_says_of_whom_its_numbers_are(tmp_path) -> None:
+    """The last mean is over all clients, the curve's over some: the best can be below the last."""
+    plan = small_experiment(FedAvg()).overridden({"evaluation.protocols": ["local_post"]})
+    [sheet, _] = outcome("some", run(plan, tmp_path / "some", engine=Inline()).summary)
+    assert sheet.note == "last is of 5 clients, all else of the 3 whom every round measures"
+    [sheet, _] = outcome("all", run(plan.replace(cohort=1.0), tmp_path / "all", engine=Inline()).summary)
+    assert sheet.note == ""
 
 
 @spec

@@ -10,6 +10,12 @@ from coterie.methods import FedAvg, FedProx
 from coterie.running.experiment import Experiment
 from coterie.testing import small_experiment
 
+
+def accuracy(logits, labels) -> float:
+    """Called as ours is."""
+    return 5.0
+
+
 GOOD = {
     "name": "x",
     "data": {"source": "digits"},
@@ -87,6 +93,8 @@ def test_mistakes_in_a_file(changes, sentence) -> None:
             {"evaluation": {"clients": [2]}, "new_clients": {"count": 2}},
             "evaluation.clients = [2]: there is no client 2, expected numbers from 0 to 1",
         ),
+        ({"evaluation": {"metrics": ["operator:add", "numpy:add"]}}, "'numpy:add': there is a metric 'add' already"),
+        ({"evaluation": {"metrics": ["tests.running.test_experiment:accuracy"]}}, "there is a metric 'accuracy' already"),
         ({"model": "wrn-10-1", "training": {"batch": 1}}, "training.batch = 1: BatchNorm learns nothing from one sample"),
         ({"model": "wrn-10-1", "method": {"name": "fedavg", "aggregation": "private"}}, "noise makes variances of BatchNorm negative"),
         ({"new_clients": {"count": 1}, "rounds": 5, "training": {"schedule": {"name": "cosine", "rounds": 5}}}, "where its rate is 0"),

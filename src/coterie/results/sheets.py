@@ -43,6 +43,8 @@ def outcome(title: str, summary: Mapping[str, Any]) -> list[Sheet]:
     accuracies = {protocol: metrics["accuracy"] for protocol, metrics in summary["protocols"].items()}
     targets = list(next(iter(summary["targets"].values()), {}))
     rows, hidden = [], []
+    fewer = {(each["clients"], each["curve_clients"]) for each in accuracies.values() if "curve_clients" in each}
+    note = "; ".join(f"last is of {all_} clients, all else of the {fixed} whom every round measures" for all_, fixed in sorted(fewer))
     for protocol, found in accuracies.items():
         crossings = [_crossed(summary["targets"][protocol][target]["first_crossing"]) for target in targets]
         rows.append([protocol, *(number_cell(found[key]) for key in ("last", "best", "mean_of_last_five")), *crossings])
@@ -51,7 +53,7 @@ def outcome(title: str, summary: Mapping[str, Any]) -> list[Sheet]:
             hidden.append([protocol, found["clients"], number_cell(found["worst"]), number_cell(found["worst_tenth"]), spread])
     columns = ["protocol", "last", "best", f"mean of last {RUNNING}", *(f"rounds to {share(float(target))}" for target in targets)]
     over = Sheet("over clients, at the end", ["protocol", "clients", *FAIRNESS], hidden, FAIRNESS_NOTE)
-    return [Sheet(title, columns, rows), *([over] if hidden else [])]
+    return [Sheet(title, columns, rows, note), *([over] if hidden else [])]
 
 
 def spent(costs: Mapping[str, Any]) -> str:

@@ -66,6 +66,9 @@ def _described(tally: Tally, protocol: str, metric: str) -> dict[str, float]:
     assert last is not None
     tail = values[-RUNNING:]
     found = {"last": last.value, "best": best_of(values, metric), "mean_of_last_five": sum(tail) / len(tail)}
+    fixed = list(tally.means[protocol][metric].values())[-1].clients
+    if fixed is not None and fixed != last.clients:
+        found["curve_clients"] = fixed  # whom every round measures, of those whom the last one did
     return found | {key: value for key, value in _hidden(last).items() if value is not None}
 
 

@@ -44,6 +44,7 @@ from coterie.running.files import assign, embedded, find, load_toml, parse_overr
 from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Section
 from coterie.settings import Count, PositiveShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
+from coterie.training.score import Scores
 from coterie.training.settings import Training
 
 __all__ = ["Experiment"]
@@ -265,6 +266,7 @@ class Experiment(Section):
             _check_clients("evaluation.clients", self.evaluation.clients, trained)
         for protocol in self.protocols:
             self._check_protocol(protocol, population)
+        _check_metrics(self.evaluation.metrics)
         if population.new_clients and not any(map(population.measurable, population.new_clients)):
             raise UserError(f"new_clients.count = {len(population.new_clients)}: none of them has test data, expected more of them")
         if population.new_clients and self.training.schedule.factor(self.rounds + 1) == 0:
@@ -306,6 +308,14 @@ def _check_clients(key: str, clients: Clients, among: int) -> None:
     for client in clients:
         if client >= among:
             raise UserError(f"{key} = {list(clients)}: there is no client {client}, expected numbers from 0 to {among - 1}")
+
+
+def _check_metrics(metrics: Sequence[str]) -> None:
+    """A user's own are told from each other, and from those that everybody has, by the names of their functions."""
+    names = [path.partition(":")[2] for path in metrics]
+    for at, (path, name) in enumerate(zip(metrics, names, strict=True)):
+        if name in Scores().metrics() or name in names[:at]:
+            raise UserError(f"evaluation.metrics = '{path}': there is a metric '{name}' already, expected a function with another name")
 
 
 def _check_models(models_by: tuple[int, ...], clients: int, models: int) -> None:

@@ -29,7 +29,9 @@ def find(path: str | Path) -> Path:
     known = embedded()
     if str(path) in known:
         return known[str(path)]
-    files = (str(file) for file in Path(path).parent.glob("*.toml"))
+    if Path(path).is_dir():
+        raise UserError(f"experiment '{path}' is a folder, expected a file or the name of an experiment: {', '.join(known)}")
+    files = (str(file) for file in Path(path).parent.glob("*.toml") if file.is_file())
     raise UserError(f"experiment '{path}' is neither a file nor the name of one: {nearest(str(path), [*files, *known])}")
 
 

@@ -117,6 +117,8 @@ def unfinished(found: Latest, folder: Path) -> str:
     >>> unfinished(Latest(), Path("runs/x"))
     'the run in runs/x is not finished: go on with coterie run --resume runs/x'
     """
+    if found.damage is None and found.record is None and (folder / SUMMARY).exists():
+        return f"the run in {folder} has its numbers only, no models (coterie clean): coterie run --resume {folder} does all of it again"
     if found.damage is None:
         return f"the run in {folder} is not finished: go on with coterie run --resume {folder}"
     return f"{found.damage}; go on from the checkpoint before it with coterie run --resume {folder}"

@@ -77,8 +77,7 @@ def run(
     where = new_folder(experiment) if folder is None else Path(folder)
     durable.make_folder(where)
     with _begun(where), Ledger(where / LEDGER, callbacks) as ledger:
-        if (where / LEDGER).stat().st_size:  # nobody else can write to it now, but somebody may have since the folder was looked at
-            raise UserError(f"the folder {where} is not empty: another run was begun in it meanwhile")
+        _check_first(where)
         ledger.write(
             "start",
             experiment=experiment.resolved(),
@@ -299,6 +298,12 @@ def check_folder(folder: Path) -> None:
     no_file(folder, "a folder that is empty or not there yet")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"the folder {folder} is not empty: resume what is in it (--resume {folder}), or choose another")
+
+
+def _check_first(folder: Path) -> None:
+    """Nobody else can write to the ledger now, but somebody may have since the folder was looked at."""
+    if (folder / LEDGER).stat().st_size:
+        raise UserError(f"the folder {folder} is not empty: another run was begun in it meanwhile")
 
 
 def new_folder(experiment: Experiment, root: Path = Path("runs")) -> Path:

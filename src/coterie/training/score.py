@@ -110,8 +110,15 @@ def score(
     if not answers:
         return total
     logits, labels = (torch.cat(each) for each in zip(*answers, strict=True))
-    own = {name: float(metric(logits, labels)) * len(labels) for name, metric in (metrics or {}).items()}
+    own = {name: _measured(name, metric, logits, labels) * len(labels) for name, metric in (metrics or {}).items()}
     return total + Scores(own=own)
+
+
+def _measured(name: str, metric: Metric, logits: Tensor, labels: Tensor) -> float:
+    try:
+        return float(metric(logits, labels))
+    except Exception as error:
+        raise ValueError(f"evaluation.metrics, '{name}': {type(error).__name__}: {error}") from error
 
 
 class _Seen(NamedTuple):
