@@ -14,11 +14,11 @@ from coterie.engines.engine import Job, Outcome
 from coterie.ledger import events
 from coterie.method import task
 from coterie.methods import FedAvg
-from coterie.methods.fedproto import FedProto
+from coterie.methods.fedproto import FedProto, _miscounted
 from coterie.record import Record, RecordError, decode, encode
 from coterie.replies import means
 from coterie.running.admission import Admission, Expected, QuorumError, rejection
-from coterie.running.rounds import resume, run
+from coterie.running.rounds import _no_curve, resume, run
 from coterie.running.testimony import Measures, fault_of, sums_of
 from coterie.site import Observation, Visit, Work
 from coterie.testing import small_experiment
@@ -389,6 +389,28 @@ class Silent(FedAvg):
     def adapt(self, site, memory, message):
         reply, memory = super().adapt(site, memory, message)
         return (Record() if site.id == 4 else reply), memory
+
+
+@pytest.mark.parametrize(
+    ("curve", "wrong"),
+    [
+        ([0.5, 1.0], None),
+        ([0.5], "curve is missing, the 2 accuracies before and after each epoch"),
+        ([0.5] * 3_000, "curve is missing, the 2 accuracies before and after each epoch"),
+        ([0.5, 5.0], "curve is not made of accuracies, from 0 to 1"),
+        ([0.5, math.nan], "curve is not made of accuracies, from 0 to 1"),
+        ([-0.1, 0.5], "curve is not made of accuracies, from 0 to 1"),
+    ],
+)
+def test_a_new_clients_curve_is_of_accuracies(curve, wrong) -> None:
+    assert _no_curve(Record(curve=torch.tensor(curve, dtype=torch.float64)), epochs=1) == wrong
+
+
+def test_counts_that_wrap_around_are_no_counts() -> None:
+    honest, lie = [4, 6, 0, 0, 0], [2**62, 2**62, 2**62, 2**62, 10]
+    assert int(torch.tensor(lie).sum()) == 10
+    said = [_miscounted(Record(counts=torch.tensor(each), examples=10)) for each in (honest, lie)]
+    assert said == [None, "counts are not those of its examples"]
 
 
 def test_a_new_client_that_says_nothing_is_rejected_and_the_others_are_not(tmp_path) -> None:
