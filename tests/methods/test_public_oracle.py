@@ -252,7 +252,7 @@ class World:
     def __init__(self, plan: Experiment) -> None:
         self.plan, self.population = plan, plan.population()
         self.sites = {k: self.population.site(k, 0, ModelCache()) for k in range(CLIENTS)}
-        self.public = flat(self.sites[0].public)[0]
+        self.public = flat(self.population.site(SERVER, 0, ModelCache()).public)[0]
         self.cohorts = [draw_cohort(plan.seed, round, CLIENTS, plan.cohort_size(CLIENTS)) for round in range(1, plan.rounds + 1)]
         self.clients = {k: self._client(site) for k, site in self.sites.items()}
         sizes = {len(client.x) for client in self.clients.values()}
