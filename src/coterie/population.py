@@ -22,7 +22,7 @@ from coterie.protocols import PROTOCOLS, Data, Model
 from coterie.seeds import seed_of
 from coterie.settings import Whole
 from coterie.site import SERVER, ModelCache, Site, Visit
-from coterie.training.score import find_metric
+from coterie.training.score import find_metric, metric_name
 from coterie.training.settings import Training
 
 __all__ = ["ModelsBy", "Plan", "Population"]
@@ -124,6 +124,11 @@ class Population:
         unknown = data == "other domains" or not len(partition.tests.flat)  # participants have test data that the server does not know of
         return unknown or len(partition.tests[int(partition.test_of[client])]) > 0
 
+    def has_public(self, client: int) -> bool:
+        """Whether a client, or the server, has public data: where its method needs them, and nowhere else."""
+        method = self.plan.method
+        return self.public is not None and method.needs_public and (client == SERVER or not method.public_at_server)
+
     def architecture_of(self, client: int) -> int:
         """The position in `plan.architectures` of a client's architecture; the server's is the first.
 
@@ -166,20 +171,15 @@ class Population:
             training=plan.training,
             cache=cache,
             dtype=plan.dtype,
-            public_data=None if self.public is None or not self._has_public(client) else self._all_of(self.public),
+            public_data=self._all_of(self.public) if self.public is not None and self.has_public(client) else None,
             tests=self._tests_by_domain() if any(PROTOCOLS[name].data == "other domains" for name in visit.protocols) else {},
             pretraining=plan.pretraining,
             shared=plan.shared,
             visit=visit,
             evaluates=plan.evaluates,
-            metrics={path.partition(":")[2]: find_metric(path) for path in plan.metrics},
+            metrics={metric_name(path): find_metric(path) for path in plan.metrics},
             **own,
         )
-
-    def _has_public(self, client: int) -> bool:
-        """Whether the method needs public data there: what nobody is said to have, nobody counts."""
-        method = self.plan.method
-        return method.needs_public and (client == SERVER or not method.public_at_server)
 
     def _client(self, client: int) -> dict[str, Any]:
         """What a client holds."""

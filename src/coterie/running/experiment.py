@@ -44,7 +44,7 @@ from coterie.running.files import assign, embedded, find, load_toml, parse_overr
 from coterie.running.sections import Clients, Data, EngineSettings, Evaluation, NewClients, Section
 from coterie.settings import Count, PositiveShare, Whole, explain, field_of, fields_of
 from coterie.site import SERVER, ModelCache
-from coterie.training.score import Scores
+from coterie.training.score import Scores, metric_name
 from coterie.training.settings import Training
 
 __all__ = ["Experiment"]
@@ -312,7 +312,7 @@ def _check_clients(key: str, clients: Clients, among: int) -> None:
 
 def _check_metrics(metrics: Sequence[str]) -> None:
     """A user's own are told from each other, and from those that everybody has, by the names of their functions."""
-    names = [path.partition(":")[2] for path in metrics]
+    names = [metric_name(path) for path in metrics]
     for at, (path, name) in enumerate(zip(metrics, names, strict=True)):
         if name in Scores().metrics() or name in names[:at]:
             raise UserError(f"evaluation.metrics = '{path}': there is a metric '{name}' already, expected a function with another name")

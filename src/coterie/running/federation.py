@@ -28,6 +28,7 @@ from coterie.running.stacks import in_stacks, together
 from coterie.running.testimony import Measures, fault_of, sums_of
 from coterie.running.traffic import Traffic, kinds_of
 from coterie.site import SERVER, ModelCache, Observation, Visit, Work
+from coterie.training.score import metric_name
 
 __all__ = ["Coordinator"]
 
@@ -58,8 +59,8 @@ class Coordinator(Federation):
         self.architectures = population.plan.architectures
         self.held: list[int] = population.partition.train.sizes.tolist()
         """Client -> how many samples it registered with."""
-        names = (path.partition(":")[2] for path in population.plan.metrics)
-        self._measures = Measures(population.pool.classes, frozenset(names), frozenset(population.pool.domains))
+        metrics = frozenset(map(metric_name, population.plan.metrics))
+        self._measures = Measures(population.pool.classes, metrics, frozenset(population.pool.domains))
         self.traffic = Traffic(self.ledger)
         self._cache = ModelCache(population.device)
         self._sent = 0

@@ -254,11 +254,11 @@ def _why_nothing(experiment: Experiment, protocol: str) -> str:
 
 def _count_setup(experiment: Experiment, fed: Coordinator) -> None:
     """Count what is handed out or gathered before the first round: public data (as sent or as already there), and centralised data."""
-    population, method = fed.context.population, experiment.method
+    population = fed.context.population
     for client in fed.clients:
-        if population.public is not None and experiment.data.public is not None and method.needs_public and not method.public_at_server:
+        if population.public is not None and experiment.data.public is not None and population.has_public(client):
             fed.traffic.setup(client, "down", "public data", population.public.x.nbytes if experiment.data.public.sent else 0)
-        if method.gathers_data:
+        if experiment.method.gathers_data:
             held = int(population.partition.train.sizes[client])
             fed.traffic.setup(client, "up", "data", held * (population.pool.x[:1].nbytes + LABEL_BYTES))
 

@@ -16,7 +16,7 @@ from coterie.errors import UserError
 from coterie.own import imported
 from coterie.record import Record
 
-__all__ = ["EVALUATION_BATCH", "Metric", "Output", "Scores", "find_metric", "load", "score"]
+__all__ = ["EVALUATION_BATCH", "Metric", "Output", "Scores", "find_metric", "load", "metric_name", "score"]
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], float]
 """A function of all logits (N x classes) and labels (N) of what is measured."""
@@ -143,6 +143,15 @@ def _summed(seen: Sequence[_Seen], device: Device) -> Scores:
     pairs, counts = torch.unique(y * classes + top[:, 0], return_counts=True)
     confusion = {f"{pair // classes}:{pair % classes}": n for pair, n in zip(pairs.tolist(), counts.tolist(), strict=True)}
     return Scores(y.shape[0], int(right[:, 0].sum()), int(right.sum()), sum(losses), confusion)
+
+
+def metric_name(path: str) -> str:
+    """What a user's own metric is called in ledgers and tables.
+
+    >>> metric_name("my.metrics:f1")
+    'f1'
+    """
+    return path.partition(":")[2]
 
 
 def find_metric(path: str) -> Metric:
