@@ -8,6 +8,7 @@ from tests.results.ledgers import CLIENTS, last_mean, write_run
 
 from coterie.errors import RunError, UserError
 from coterie.results.comparison import contrast, measured, over_clients, read_arms, unequal_work
+from coterie.results.sheets import comparison
 
 
 def test_runs_of_one_label_are_seeds_of_one_arm(comparison_folder) -> None:
@@ -51,6 +52,25 @@ def test_means_over_different_clients_are_told_and_not_subtracted() -> None:
     found = contrast(arms)
     assert found.warnings == ["means under local_post are not over the same clients (fedavg 5, local 10): they do not compare"]
     assert {gap.protocol for gap in found.gaps} == {"global"}
+
+
+def test_what_runs_stopped_at_is_not_subtracted_but_when_they_did_is_told() -> None:
+    """Whoever stops as soon as it is good enough ends with what it was told to reach, in whichever round."""
+    base, quick = arm("fedavg", (0.4, 0.45, 0.4)), arm("scaffold", (0.5, 0.5, 0.5))
+    for each in (*base.runs, *quick.runs):
+        each.tally.start["experiment"] |= {"rounds": 20, "evaluation": {"stop_at": 0.5}}
+        each.tally.ended = True
+    assert contrast([base, quick]).gaps  # in its last round, as all others
+    for each in quick.runs:
+        each.tally.start["experiment"]["rounds"] = 30
+    for arms in ([base, quick], [quick, base]):
+        found = contrast(arms)
+        assert found.gaps == []
+        assert [warning for warning in found.warnings if warning.startswith("runs stopped at evaluation.stop_at (scaffold in round 20): ")]
+        assert [(reach.label, reach.target, len(reach.there)) for reach in found.reaches if reach.there] == [("scaffold", 0.5, 3)]
+        [accuracies, *_] = comparison("runs", found)
+        assert "bold" not in accuracies.note
+        assert not any(cell.best for row in accuracies.rows for cell in row[1:])
 
 
 def test_fairness_is_over_seeds_and_of_all_clients(comparison_folder) -> None:

@@ -218,3 +218,13 @@ def test_what_no_method_can_be_measured_by_is_an_error_and_not_another_measure(t
         ("composed",),
         ("local_post",),
     ]
+
+
+def test_arms_stop_by_the_same_or_not_at_all(tmp_path) -> None:
+    plan = Experiment.load("digits-two-class", ["evaluation.stop_at=0.9"])
+    sentence = r"evaluation\.stop_at = 0\.9: .* \(fedavg by 'global', local by 'local_post'\), expected evaluation\.protocols to begin with"
+    with pytest.raises(UserError, match=sentence):
+        arms_of(plan, ["fedavg", "fedprox", "local"], [0, 1], tmp_path)
+    assert len(arms_of(plan, ["fedavg", "fedprox"], [0, 1], tmp_path)) == 4
+    both = Experiment.load("digits-two-class", ["evaluation.stop_at=0.9", 'evaluation.protocols=["local_post"]'])
+    assert len(arms_of(both, ["fedavg", "local"], [0], tmp_path)) == 2

@@ -60,6 +60,11 @@ class ArmRuns:
         return any(run.tally.total("up") or run.tally.total("down") for run in self.runs)
 
     @property
+    def stopped(self) -> list[int]:
+        """The rounds in which runs stopped that reached `evaluation.stop_at`."""
+        return sorted(run.tally.rounds for run in self.runs if run.tally.stopped)
+
+    @property
     def steps(self) -> int:
         """Gradient steps of its clients in a run, pretraining included."""
         return round(mean(run.tally.trained().steps for run in self.runs))
@@ -93,6 +98,8 @@ class Standing:
     """Training that only was done to measure personal models."""
     seconds: Estimate
     bound: bool = False
+    stopped: bool = False
+    """Whether a run of it ended early, at `evaluation.stop_at`."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,12 @@ def contrast(arms: Sequence[ArmRuns], baseline: str | None = None) -> Contrast:
     targets = sorted({target for arm in arms for run in arm.runs for target in run.tally.targets})
     reaches = [_compared(arm, base, protocol, target) for protocol in protocols for target in targets for arm in arms]
     gaps = [Gap(arm.label, protocol, found) for protocol in protocols for arm, found in differences(arms, base, protocol)]
-    warnings = [*filter(None, (unlike_clients(arms, protocol) for protocol in protocols)), *unequal_work(arms), *_apart(arms, base)]
+    warnings = [
+        *filter(None, (unlike_clients(arms, protocol) for protocol in protocols)),
+        *_stopped(arms),
+        *unequal_work(arms),
+        *_apart(arms, base),
+    ]
     return Contrast(base.label, [_standing(arm) for arm in arms], [each for each in reaches if each.found], gaps, warnings)
 
 
@@ -195,6 +207,13 @@ def _apart(arms: Sequence[ArmRuns], base: ArmRuns) -> list[str]:
     lost = [label for label, protocols in shared.items() if not protocols]
     what = f"{', '.join(lost)} and {base.label} were measured under no protocol in common and cannot be compared"
     return [f"{what}: say one that all have, such as evaluation.protocols = ['local_post']"] if lost else []
+
+
+def _stopped(arms: Sequence[ArmRuns]) -> list[str]:
+    """Arms that ended as soon as they were good enough: what they ended with says nothing, when they did does."""
+    told = ", ".join(f"{arm.label} in round {' and '.join(map(str, dict.fromkeys(arm.stopped)))}" for arm in arms if arm.stopped)
+    what = "their last accuracies are not compared; when they got there stands under rounds to targets"
+    return [f"runs stopped at evaluation.stop_at ({told}): {what}"] if told else []
 
 
 def _check(arms: Sequence[ArmRuns]) -> None:
@@ -247,7 +266,7 @@ def reached(arm: ArmRuns, protocol: str, target: float, running: int = 1) -> Rea
 
 
 def differences(arms: Sequence[ArmRuns], base: ArmRuns, protocol: str, metric: str = "accuracy") -> list[tuple[ArmRuns, Difference]]:
-    """Every other arm's last value less the baseline's, where they share a seed and are measured on as many clients."""
+    """Every other arm's last value less the baseline's, where they share a seed, are measured on as many clients and ran to the end."""
 
     def values(arm: ArmRuns) -> dict[int, float]:
         return {seed: last.value for seed, last in means_of(arm, protocol, metric).items()}
@@ -255,7 +274,7 @@ def differences(arms: Sequence[ArmRuns], base: ArmRuns, protocol: str, metric: s
     def clients(arm: ArmRuns) -> set[int | None]:
         return {last.clients for last in means_of(arm, protocol, metric).values()}
 
-    alike = [arm for arm in arms if arm is not base and clients(arm) == clients(base)]
+    alike = [arm for arm in arms if arm is not base and clients(arm) == clients(base) and not (arm.stopped or base.stopped)]
     found = ((arm, paired(values(arm), values(base))) for arm in alike)
     return [(arm, difference) for arm, difference in found if difference is not None]
 
@@ -311,6 +330,7 @@ def _standing(arm: ArmRuns) -> Standing:
         evaluation_steps=round(mean(tally.trained("evaluation").steps for tally in tallies)),
         seconds=estimate(sum(tally.seconds.values()) for tally in tallies),
         bound=arm.bound,
+        stopped=bool(arm.stopped),
     )
 
 

@@ -78,16 +78,17 @@ def _accuracies(title: str, found: Contrast) -> Sheet:
     protocols = list(dict.fromkeys(protocol for standing in found.standings for protocol in standing.accuracy))
     rivals = {p: [each.accuracy[p].mean for each in found.standings if p in each.accuracy and not each.bound] for p in protocols}
     heads = {protocol: _heading(protocol, found.standings) for protocol in protocols}
+    to_the_end = not any(standing.stopped for standing in found.standings)
 
     def cell(standing: Standing, protocol: str) -> Cell:
         accuracy, over = standing.accuracy.get(protocol), standing.over_clients.get(protocol)
         more = f" ({clients_text(*over.clients)})" if over and heads[protocol] == protocol else ""
         best = accuracy is not None and not standing.bound and not more and accuracy.mean == max(rivals[protocol])
-        return estimate_cell(accuracy, best=best and len(rivals[protocol]) > 1, more=more if accuracy else "")
+        return estimate_cell(accuracy, best=best and to_the_end and len(rivals[protocol]) > 1, more=more if accuracy else "")
 
     rows = [[standing.label, *(cell(standing, protocol) for protocol in protocols)] for standing in found.standings]
     seeds = max(standing.seconds.seeds for standing in found.standings)
-    words = ["one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds", "best in bold"]
+    words = ["one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds", *(["best in bold"] if to_the_end else [])]
     bounds = [standing.label for standing in found.standings if standing.bound]
     words += [f"{', '.join(bounds)}: all data in one place, a bound and no rival"] if bounds else []
     warnings = "".join(f"\nnote: {warning}" for warning in found.warnings)

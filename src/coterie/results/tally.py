@@ -265,8 +265,19 @@ class Tally:
 
     @property
     def targets(self) -> tuple[float, ...]:
-        """The accuracies that the experiment wants to see reached."""
-        return tuple(self.experiment.get("evaluation", {}).get("targets", ()))
+        """The accuracies that the experiment wants to see reached; the one to stop at is among them."""
+        settings = self.experiment.get("evaluation", {})
+        return tuple(dict.fromkeys([*settings.get("targets", ()), *filter(None, [settings.get("stop_at")])]))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last round, since it had reached the accuracy to stop at.
+
+        >>> start = {"event": "start", "experiment": {"rounds": 9}}
+        >>> Tally.of([start, {"event": "round", "round": 2, "seconds": 0.1}, {"event": "end"}]).stopped
+        True
+        """
+        return self.ended and self.rounds < self.experiment.get("rounds", 0)
 
     def check_measured(self) -> None:
         """Refuse a run that is over and was never measured under a protocol that was asked for.

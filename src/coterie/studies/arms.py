@@ -100,6 +100,7 @@ def arms_of(
             label = _label(each, chosen, point)
             for one in (arm(at_point.replace(seed=seed), folder, label, data) for seed in seeds):
                 arms.setdefault(one.folder, replace(one, point=point))
+    _check_stop(list(arms.values()))
     return list(arms.values())
 
 
@@ -234,6 +235,16 @@ def _check_protocols(asked: Sequence[str], methods: Sequence[Method]) -> None:
     if asked and methods and offered.keys().isdisjoint(asked):
         named = ", ".join(dict.fromkeys(method.name for method in methods))
         raise UserError(f"evaluation.protocols = {list(asked)}: none of {named} offers any of these, expected some of {', '.join(offered)}")
+
+
+def _check_stop(arms: Sequence[Arm]) -> None:
+    """What one arm stops by is what the others stop by."""
+    stops = [arm for arm in arms if arm.experiment.evaluation.stop_at is not None]
+    judged = {arm.experiment.protocols[0]: arm for arm in reversed(stops)}
+    if len(judged) > 1:
+        told = ", ".join(f"{arm.label} by '{protocol}'" for protocol, arm in reversed(judged.items()))
+        what = f"evaluation.stop_at = {stops[0].experiment.evaluation.stop_at}: these would not stop by the same ({told})"
+        raise UserError(f"{what}, expected evaluation.protocols to begin with one that all of them offer")
 
 
 def _check_folder(folder: Path) -> None:

@@ -53,7 +53,8 @@ class Tables:
     def sheets(self) -> list[Sheet]:
         """The tables."""
         first = self.compared.arms[0].experiment
-        return comparison(f"{first.name}, {counted(first.rounds, 'round')}", self.found)
+        most = "" if first.evaluation.stop_at is None else "at most "
+        return comparison(f"{first.name}, {most}{counted(first.rounds, 'round')}", self.found)
 
     @property
     def runs(self) -> list[dict[str, Any]]:
