@@ -29,7 +29,7 @@ from coterie.results.summary import summary_in
 from coterie.running.experiment import Experiment
 from coterie.running.rounds import resume, run
 from coterie.studies.arms import Arm, arms_of
-from coterie.studies.compare import COMMON, Compared, _common, check, compare, finished, reuse
+from coterie.studies.compare import COMMON, Compared, _ArmRunner, _common, check, compare, finished, reuse
 from coterie.testing import small_experiment
 
 PLAN = small_experiment(FedAvg()).replace(engine={"name": "inline"})
@@ -57,6 +57,26 @@ def test_what_is_there_is_reused_and_one_at_a_time_gives_the_same_bits(tmp_path)
     assert heard == []
     again = compare(arms_of(plan, ["fedavg"], [0], tmp_path / "b"), silent, jobs=1)
     assert again.summaries[0]["digest"] == first.summaries[0]["digest"]
+
+
+def test_one_of_every_method_goes_first_and_then_whichever_takes_longest(tmp_path) -> None:
+    arms, begun = arms_of(PLAN, ["fedavg", "local", "fedprox"], [0, 1, 2], tmp_path), list[str]()
+
+    def watch(arm: Arm):
+        begun.append(arm.label)
+        return nullcontext([])
+
+    compare(arms[:8], watch, jobs=2)
+    assert begun[:3] == ["fedavg", "local", "fedprox"]
+    assert sorted(begun) == sorted(arm.label for arm in arms[:8])
+    runner = _ArmRunner(silent, None, {}, alone=True)
+    runner._took = {"fedavg": 2.0, "local": 5.0, "fedprox": 3.0}
+    queue, order = list(arms), list[str]()
+    while queue:
+        order.append((free := runner._next(queue)).title)
+        queue.remove(free)
+    assert order == [f"{label} seed {seed}" for label in ("local", "fedprox", "fedavg") for seed in (0, 1, 2)]
+    assert runner._next([]) is None
 
 
 def test_an_arm_that_fails_leaves_the_others_and_is_named(tmp_path) -> None:

@@ -2,7 +2,8 @@
 
 All arms are checked before the first one starts. What is in an arm's folder is reused, what was stopped there goes on, and what
 `coterie run` has done already is linked. Several arms run at once, each in a process of its own with all its clients inline (all
-engines give the same bits); one at a time, an arm has the experiment's own engine. A process that runs an arm holds a lock on
+engines give the same bits); one at a time, an arm has the experiment's own engine. One of every method goes first, then whichever
+takes longest, so that none of those is left for the end, when other cores have nothing to do. A process that runs an arm holds a lock on
 its folder, so that two comparisons, or one that was killed and started again at once, never write to the same run.
 
 Arms whose first rounds are the same, whatever they then evaluate (split training's, and its FedAvg), do those once: the first of them
@@ -13,15 +14,17 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import shutil
 import signal
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -202,6 +205,8 @@ class _ArmRunner:
         self._context = multiprocessing.get_context("forkserver")
         forking.begin(*forking.FOR_ARMS)
         self._running: dict[Connection, _Running] = {}
+        self._took: dict[str, float] = {}
+        """Label -> the seconds of the last arm of it that ended; before that, as long as can be."""
         self._failed: dict[str, str] = {}
 
     def work(self, arms: Sequence[Arm], at_once: int) -> dict[str, str]:
@@ -209,7 +214,7 @@ class _ArmRunner:
         queue = list(arms)
         try:
             while queue or self._running:
-                while len(self._running) < at_once and (free := next((each for each in queue if not self._waits(each)), None)):
+                while len(self._running) < at_once and (free := self._next(queue)):
                     queue.remove(free)
                     self._start(free)
                 for pipe in wait(list(self._running)):
@@ -226,6 +231,11 @@ class _ArmRunner:
                 running.stack.close()
         return self._failed
 
+    def _next(self, queue: Sequence[Arm]) -> Arm | None:
+        """The first of a label that none has begun of, else the one that will take longest."""
+        free = [each for each in queue if not self._waits(each)]
+        return max(free, key=lambda each: (each.label not in self._took, self._took.get(each.label, 0.0)), default=None)
+
     def _waits(self, arm: Arm) -> bool:
         """Whether an arm would only wait for rounds that another one is doing."""
         common = self._common.get(arm.folder)
@@ -241,6 +251,7 @@ class _ArmRunner:
         arguments = (theirs, arm.experiment.resolved(), arm.folder, self._data, self._alone, places(), begins)
         process = self._context.Process(target=_perform, args=arguments)
         self._running[ours] = _Running(arm, process, listeners, stack)  # first: a process that nobody knows is waited for at the end
+        self._took.setdefault(arm.label, math.inf)
         process.start()
         theirs.close()
 
@@ -269,6 +280,7 @@ class _ArmRunner:
         running.process.join()
         running.stack.close()
         pipe.close()
+        self._took[running.arm.label] = time.perf_counter() - running.began
         if running.process.exitcode == UNGUARDED:
             raise Unguarded
         if not finished(running.arm):
@@ -281,6 +293,7 @@ class _Running:
     process: BaseProcess
     listeners: Sequence[Listener]
     stack: ExitStack
+    began: float = field(default_factory=time.perf_counter)
 
 
 def _perform(
