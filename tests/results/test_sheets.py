@@ -109,3 +109,27 @@ def test_one_run(tmp_path) -> None:
     assert "| local_post | 6 |" in text
     assert "| global | 91.71% | 91.71% | 90.03% | 3 (149.00 kB) | 7 (341.00 kB) |" in text
     assert spent(summary) == ("sent up 288.00 kB, down 288.00 kB, setup 5.00 kB; 770 steps, 240 more to measure personal models; 6.0 s")
+
+
+def test_metrics_of_a_users_own_stand_in_the_tables() -> None:
+    arms = [arm("fedavg", (0.9, 0.9)), arm("local", (0.8, 0.8))]
+    seen = {"event": "evaluation", "round": 1, "protocol": "global", "client": None}
+    for run, margin in zip(arms[0].runs, (0.25, 0.75), strict=True):
+        run.tally.on_event({**seen, "metric": "margin", "value": margin})
+        run.tally.on_event({**seen, "metric": "loss", "value": 1.0})
+    found = contrast(arms)
+    text = as_markdown(comparison("t", found))
+    assert "**metrics of your own, last value**\n\n| method | margin, global |" in text
+    assert "| fedavg | 0.5000 ± 0.3536 |" in text
+    assert "| local | - |" in text
+    assert "loss" not in text
+    assert [row.get("global margin mean") for row in wide(found)] == [0.5, None]
+    assert "metrics of your own" not in text_of(ARMS)
+
+
+def test_what_is_no_number_is_a_dash_in_the_table_of_a_run() -> None:
+    accuracy = {"last": 0.9, "best": 0.9, "mean_of_last_five": 0.8}
+    margin = {"last": None, "best": None, "mean_of_last_five": 0.5}
+    summary = {"protocols": {"global": {"accuracy": accuracy, "loss": accuracy, "margin": margin}}, "targets": {"global": {}}}
+    [_, own] = outcome("demo", summary)
+    assert [cell.text for cell in own.cells[0]] == ["global", "margin", "-", "0.5000"]

@@ -16,10 +16,12 @@ from coterie.ledger import events
 from coterie.methods import FML, Centralised, Ditto, FedAvg, FedMMD, FedPer, FedProto, Local, Scaffold
 from coterie.record import Record
 from coterie.results.sheets import outcome
+from coterie.results.tally import USUAL
 from coterie.running.rounds import run
 from coterie.settings import spec
 from coterie.site import ModelCache
 from coterie.testing import small_experiment
+from coterie.training.score import Scores
 
 METHODS = [FedAvg(), FedMMD(), FML(), Scaffold(), Ditto(), FedPer(), FedProto(), Local()]
 
@@ -199,6 +201,10 @@ def test_a_metric_of_ones_own(tmp_path) -> None:
     net.load_state_dict(state.group("model").tensors)
     with torch.no_grad():
         assert own[0]["value"] == pytest.approx(mean_margin(net(x), y), rel=1e-5)
+
+
+def test_what_is_measured_of_every_model_is_no_metric_of_ones_own() -> None:
+    assert tuple(Scores(1, 1, 1, 0.0).metrics()) == USUAL
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from statistics import mean
 from coterie.errors import RunError, UserError, nearest
 from coterie.results.read import Run, read_whole
 from coterie.results.statistics import Difference, Estimate, estimate, paired
-from coterie.results.tally import Mean, Reached
+from coterie.results.tally import USUAL, Mean, Reached
 
 __all__ = [
     "ArmRuns",
@@ -97,6 +97,8 @@ class Standing:
     evaluation_steps: int
     """Training that only was done to measure personal models."""
     seconds: Estimate
+    own: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    """Protocol -> metric of the user's own -> its last value."""
     bound: bool = False
     stopped: bool = False
     """Whether a run of it ended early, at `evaluation.stop_at`."""
@@ -329,9 +331,15 @@ def _standing(arm: ArmRuns) -> Standing:
         server_steps=round(mean(tally.trained(site="server").steps for tally in tallies)),
         evaluation_steps=round(mean(tally.trained("evaluation").steps for tally in tallies)),
         seconds=estimate(sum(tally.seconds.values()) for tally in tallies),
+        own={protocol: own for protocol in protocols if (own := _own(arm, protocol))},
         bound=arm.bound,
         stopped=bool(arm.stopped),
     )
+
+
+def _own(arm: ArmRuns, protocol: str) -> dict[str, Estimate]:
+    metrics = dict.fromkeys(metric for run in arm.runs for metric in run.tally.means.get(protocol, ()) if metric not in USUAL)
+    return {metric: found for metric in metrics if (found := last_score(arm, protocol, metric)) is not None}
 
 
 def _compared(arm: ArmRuns, base: ArmRuns, protocol: str, target: float) -> Reach:

@@ -25,6 +25,7 @@ from coterie.results.tables import (
     seconds_cell,
     share,
 )
+from coterie.results.tally import USUAL
 
 __all__ = ["clients_text", "comparison", "difference_cells", "formatted", "outcome", "rounds_cell", "spent", "wide"]
 
@@ -53,7 +54,10 @@ def outcome(title: str, summary: Mapping[str, Any]) -> list[Sheet]:
             hidden.append([protocol, found["clients"], number_cell(found["worst"]), number_cell(found["worst_tenth"]), spread])
     columns = ["protocol", "last", "best", f"mean of last {RUNNING}", *(f"rounds to {share(float(target))}" for target in targets)]
     over = Sheet("over clients, at the end", ["protocol", "clients", *FAIRNESS], hidden, FAIRNESS_NOTE)
-    return [Sheet(title, columns, rows, note), *([over] if hidden else [])]
+    found_own = ((protocol, metric, each) for protocol, metrics in summary["protocols"].items() for metric, each in metrics.items())
+    own = [[p, m, *(number_cell(each[key], m) for key in ("last", "mean_of_last_five"))] for p, m, each in found_own if m not in USUAL]
+    others = Sheet("metrics of your own", ["protocol", "metric", "last", f"mean of last {RUNNING}"], own, keys=2)
+    return [Sheet(title, columns, rows, note), *(each for each in (others, over) if each.rows)]
 
 
 def spent(costs: Mapping[str, Any]) -> str:
@@ -70,7 +74,7 @@ def spent(costs: Mapping[str, Any]) -> str:
 
 def comparison(title: str, found: Contrast) -> list[Sheet]:
     """A comparison as tables: accuracies, how clients stand, cost, what targets took, differences to the baseline."""
-    sheets = [_accuracies(title, found), _over_clients(found), _costs(found), _targets(found), _differences(found)]
+    sheets = [_accuracies(title, found), _own(found), _over_clients(found), _costs(found), _targets(found), _differences(found)]
     return [sheet for sheet in sheets if sheet.rows]
 
 
@@ -93,6 +97,13 @@ def _accuracies(title: str, found: Contrast) -> Sheet:
     words += [f"{', '.join(bounds)}: all data in one place, a bound and no rival"] if bounds else []
     warnings = "".join(f"\nnote: {warning}" for warning in found.warnings)
     return Sheet(f"{title}: last accuracy", ["method", *heads.values()], rows, "; ".join(words) + warnings)
+
+
+def _own(found: Contrast) -> Sheet:
+    """What a user measures beside; nobody knows whether more of it is better."""
+    names = list(dict.fromkeys((protocol, metric) for each in found.standings for protocol, own in each.own.items() for metric in own))
+    rows = [[each.label, *(estimate_cell(each.own.get(p, {}).get(metric), metric) for p, metric in names)] for each in found.standings]
+    return Sheet("metrics of your own, last value", ["method", *(f"{metric}, {p}" for p, metric in names)], rows if names else [])
 
 
 def _heading(protocol: str, standings: Iterable[Standing]) -> str:
@@ -213,6 +224,9 @@ def wide(found: Contrast) -> list[dict[str, Any]]:
         row = rows[standing.label] = {"method": standing.label, "seeds": standing.seconds.seeds}
         for protocol, accuracy in standing.accuracy.items():
             row |= {f"{protocol} mean": accuracy.mean, f"{protocol} sd": accuracy.spread}
+        for protocol, own in standing.own.items():
+            for metric, value in own.items():
+                row |= {f"{protocol} {metric} mean": value.mean, f"{protocol} {metric} sd": value.spread}
         for protocol, over in standing.over_clients.items():
             row |= {f"{protocol} clients": over.clients[1], f"{protocol} worst": over.worst.mean}
             row |= {f"{protocol} worst tenth": over.worst_tenth.mean, f"{protocol} spread": over.spread.mean}

@@ -232,9 +232,9 @@ def estimate_cell(found: Estimate | None, metric: str = "accuracy", best: bool =
     return Cell(estimated(found, metric) + more, best, values)
 
 
-def number_cell(value: float, metric: str = "accuracy") -> Cell:
-    """One value of a metric."""
-    return Cell(number(value, metric), values=(value,))
+def number_cell(value: float | None, metric: str = "accuracy") -> Cell:
+    """One value of a metric; None, as summaries have it, is what is no number."""
+    return Cell("-", values=("",)) if value is None else Cell(number(value, metric), values=(value,))
 
 
 def bytes_cell(size: float, best: bool = False) -> Cell:

@@ -17,10 +17,12 @@ from coterie.errors import RunError
 from coterie.ledger import Event, events, value_of
 from coterie.results.statistics import crossing, fairness, running_sums
 
-__all__ = ["SETUP", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "WorkDone"]
+__all__ = ["SETUP", "USUAL", "Amount", "ByClass", "Mean", "Reached", "Seen", "Tally", "WorkDone"]
 
 SETUP = 0
 """The round in which a run is set up."""
+USUAL = ("accuracy", "top5", "loss")
+"""What is measured of every model; all else is a metric of a user's own."""
 
 
 class Seen(NamedTuple):

@@ -100,8 +100,7 @@ def arms_of(
             label = _label(each, chosen, point)
             for one in (arm(at_point.replace(seed=seed), folder, label, data) for seed in seeds):
                 arms.setdefault(one.folder, replace(one, point=point))
-    _check_stop(list(arms.values()))
-    return list(arms.values())
+    return _stopping_alike(list(arms.values()))
 
 
 def grid_of(axes: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
@@ -237,14 +236,15 @@ def _check_protocols(asked: Sequence[str], methods: Sequence[Method]) -> None:
         raise UserError(f"evaluation.protocols = {list(asked)}: none of {named} offers any of these, expected some of {', '.join(offered)}")
 
 
-def _check_stop(arms: Sequence[Arm]) -> None:
-    """What one arm stops by is what the others stop by."""
+def _stopping_alike(arms: list[Arm]) -> list[Arm]:
+    """Arms, if what one of them stops by is what the others stop by; else an error."""
     stops = [arm for arm in arms if arm.experiment.evaluation.stop_at is not None]
     judged = {arm.experiment.protocols[0]: arm for arm in reversed(stops)}
     if len(judged) > 1:
         told = ", ".join(f"{arm.label} by '{protocol}'" for protocol, arm in reversed(judged.items()))
         what = f"evaluation.stop_at = {stops[0].experiment.evaluation.stop_at}: these would not stop by the same ({told})"
         raise UserError(f"{what}, expected evaluation.protocols to begin with one that all of them offer")
+    return arms
 
 
 def _check_folder(folder: Path) -> None:
