@@ -31,6 +31,14 @@ def run_of(seed: int, accuracy: float, crossing: int | None = None, *, setup: in
     return Run(Path("run"), tally)
 
 
+def stop(arm: ArmRuns, at: float, of: int) -> ArmRuns:
+    """The same runs, over, as of an experiment of so many rounds that stops at an accuracy."""
+    for run in arm.runs:
+        run.tally.start["experiment"] |= {"rounds": of, "evaluation": {"stop_at": at}}
+        run.tally.ended = True
+    return arm
+
+
 def evaluation(round: int, protocol: str, value: float, **more: Any) -> dict[str, Any]:
     return {"event": "evaluation", "round": round, "protocol": protocol, "client": None, "metric": "accuracy", "value": value, **more}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.results.arms import ARMS, arm
+from tests.results.arms import ARMS, arm, stop
 from tests.results.ledgers import CLIENTS, last_mean, write_run
 
 from coterie.errors import RunError, UserError
@@ -56,17 +56,16 @@ def test_means_over_different_clients_are_told_and_not_subtracted() -> None:
 
 def test_what_runs_stopped_at_is_not_subtracted_but_when_they_did_is_told() -> None:
     """Whoever stops as soon as it is good enough ends with what it was told to reach, in whichever round."""
-    base, quick = arm("fedavg", (0.4, 0.45, 0.4)), arm("scaffold", (0.5, 0.5, 0.5))
-    for each in (*base.runs, *quick.runs):
-        each.tally.start["experiment"] |= {"rounds": 20, "evaluation": {"stop_at": 0.5}}
-        each.tally.ended = True
-    assert contrast([base, quick]).gaps  # in its last round, as all others
-    for each in quick.runs:
-        each.tally.start["experiment"]["rounds"] = 30
+    base, quick = (stop(each, 0.5, of=20) for each in (arm("fedavg", (0.4, 0.45, 0.4), steps=9), arm("scaffold", (0.5,) * 3, steps=3)))
+    found = contrast([base, quick])
+    assert found.gaps  # in its last round, as all others
+    assert any("local work differs" in warning for warning in found.warnings)
+    stop(quick, 0.5, of=30)
     for arms in ([base, quick], [quick, base]):
         found = contrast(arms)
         assert found.gaps == []
-        assert [warning for warning in found.warnings if warning.startswith("runs stopped at evaluation.stop_at (scaffold in round 20): ")]
+        [warning] = found.warnings  # and not that its work is less
+        assert warning.startswith("runs stopped at evaluation.stop_at (scaffold in round 20): ")
         assert [(reach.label, reach.target, len(reach.there)) for reach in found.reaches if reach.there] == [("scaffold", 0.5, 3)]
         [accuracies, *_] = comparison("runs", found)
         assert "bold" not in accuracies.note

@@ -32,6 +32,7 @@ __all__ = [
     "over_clients",
     "reached",
     "read_arms",
+    "stopped_early",
     "unequal_work",
     "unlike_clients",
 ]
@@ -184,7 +185,7 @@ def contrast(arms: Sequence[ArmRuns], baseline: str | None = None) -> Contrast:
     gaps = [Gap(arm.label, protocol, found) for protocol in protocols for arm, found in differences(arms, base, protocol)]
     warnings = [
         *filter(None, (unlike_clients(arms, protocol) for protocol in protocols)),
-        *_stopped(arms),
+        *stopped_early(arms),
         *unequal_work(arms),
         *_apart(arms, base),
     ]
@@ -211,7 +212,7 @@ def _apart(arms: Sequence[ArmRuns], base: ArmRuns) -> list[str]:
     return [f"{what}: say one that all have, such as evaluation.protocols = ['local_post']"] if lost else []
 
 
-def _stopped(arms: Sequence[ArmRuns]) -> list[str]:
+def stopped_early(arms: Sequence[ArmRuns]) -> list[str]:
     """Arms that ended as soon as they were good enough: what they ended with says nothing, when they did does."""
     told = ", ".join(f"{arm.label} in round {' and '.join(map(str, dict.fromkeys(arm.stopped)))}" for arm in arms if arm.stopped)
     what = "their last accuracies are not compared; when they got there stands under rounds to targets"
@@ -291,7 +292,7 @@ def unlike_clients(arms: Sequence[ArmRuns], protocol: str) -> str:
 
 
 def unequal_work(arms: Sequence[ArmRuns]) -> list[str]:
-    """A sentence where the clients of some arms trained more than those of others; bounds do not count.
+    """A sentence where the clients of some arms trained more than those of others; bounds and what stopped early do not count.
 
     >>> from coterie.results.tally import Tally
     >>> def trained(label, steps):
@@ -300,7 +301,7 @@ def unequal_work(arms: Sequence[ArmRuns]) -> list[str]:
     >>> unequal_work([trained("local", 2400), trained("fedmd", 8400), trained("fccl", 8400)])
     ['local work differs: local 2,400 steps, others 8,400; a difference may come from more training and not from the method']
     """
-    steps = {arm.label: arm.steps for arm in arms if not arm.bound and arm.steps}
+    steps = {arm.label: arm.steps for arm in arms if arm.steps and not (arm.bound or arm.stopped)}
     usual = max(steps.values(), key=lambda count: sum(_equal(count, other) for other in steps.values()), default=0)
     unlike = {label: count for label, count in steps.items() if not _equal(usual, count)}
     if not unlike:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import UserError
-from coterie.results.comparison import ArmRuns, measured, unequal_work, unlike_clients
+from coterie.results.comparison import ArmRuns, measured, stopped_early, unequal_work, unlike_clients
 from coterie.results.read import LEDGER, Run, read_run
 from coterie.results.tally import Tally
 
@@ -200,4 +200,6 @@ def _unequal(arms: Sequence[ArmRuns]) -> list[str]:
         for protocol in run.tally.asked
         if run.tally.ended and protocol not in run.tally.means
     ]
-    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in (*clients, *unequal_work(arms))] + [f"{each}." for each in unmeasured]
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in (*clients, *stopped_early(arms), *unequal_work(arms))] + [
+        f"{each}." for each in unmeasured
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.results.arms import arm
+from tests.results.arms import arm, stop
 from tests.results.ledgers import write_run
 
 from coterie.results.gather import Report, gather
@@ -48,6 +48,11 @@ def test_the_runner_up_is_the_second_of_the_table() -> None:
     assert found["value"] == "no clear winner"
     assert found["detail"].startswith("scaffold is 9.17 points ahead of fedfusion over 3 common seeds; 95% interval ")
     assert found["detail"].endswith("; it is not told apart from fedavg")
+
+
+def test_who_stopped_as_soon_as_it_was_told_to_has_not_won() -> None:
+    found = headline(stop(arm("fedavg", (0.5, 0.51, 0.5)), 0.5, of=30), arm("local", (0.3, 0.31, 0.3)))
+    assert (found["value"], found["detail"]) == ("no clear winner", "runs stopped at evaluation.stop_at")
 
 
 def test_a_bound_neither_wins_nor_loses() -> None:

@@ -52,11 +52,9 @@ def _winner(order: Order, report: Report, protocol: str, metric: str) -> Card:
     close = [label for label, found in behind.items() if not found.shown]
     apart = [arm.label for arm in rivals[1:] if arm.label not in behind]
     if apart:
-        return {
-            "title": "Best method",
-            "value": NONE,
-            "detail": f"{first.label} and {apart[0]} share no seed, or are not over the same clients",
-        }
+        stopped = any(arm.stopped for arm in rivals)
+        why = f"{first.label} and {apart[0]} share no seed, or are not over the same clients"
+        return {"title": "Best method", "value": NONE, "detail": "runs stopped at evaluation.stop_at" if stopped else why}
     against = rivals[1].label
     rest = [label for label in sorted(close, key=[arm.label for arm in rivals].index) if label != against]
     others = f"; {'nor is it' if against in close else 'it is not'} told apart from {' or '.join(rest)}" if rest else ""
