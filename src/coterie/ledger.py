@@ -172,14 +172,15 @@ def check(path: Path, marks: Sequence[Mark]) -> None:
     >>> check(path, marks)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    coterie.errors.RunError: .../ledger.jsonl is damaged in line 1: it is not what the run wrote; ...
+    coterie.errors.RunError: .../ledger.jsonl is damaged in line 1: it is not what the run wrote, or its checkpoint is of another run; ...
     """
     sha, at = hashlib.sha256(), 0
     with path.open("rb") as file:
         for mark in marks:
             _feed(sha, file, mark.bytes - at)
             if sha.hexdigest() != mark.sha256:
-                raise RunError(f"{path} is damaged {_where(path, at, mark.bytes)}; nothing was changed, a copy of the file would be of use")
+                what = f"{_where(path, at, mark.bytes)}{'' if at else ', or its checkpoint is of another run'}"
+                raise RunError(f"{path} is damaged {what}; nothing was changed, a copy of the file would be of use")
             at = mark.bytes
 
 

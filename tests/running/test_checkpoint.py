@@ -157,6 +157,15 @@ def test_a_damaged_ledger_is_named_and_nothing_is_written(runs, tmp_path, finish
     assert "nothing was changed" in str(caught.value)
 
 
+def test_the_checkpoint_of_another_run_is_not_blamed_on_the_ledger_alone(runs, stopped, tmp_path) -> None:
+    other = run(KEEPING.replace(seed=1), tmp_path / "other", engine=Inline()).folder
+    for name in (CHECKPOINT, PREVIOUS):
+        shutil.copy(other / name, stopped / name)
+    shutil.copytree(other / "memory", stopped / "memory", dirs_exist_ok=True)
+    with pytest.raises(RunError, match=r"ledger\.jsonl is damaged .*, or its checkpoint is of another run; nothing was changed"):
+        resume(stopped, engine=Inline())
+
+
 def test_a_ledger_cut_short_is_not_filled_with_zeros(runs, tmp_path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(runs[0] / "calm", folder)
