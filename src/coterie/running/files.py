@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 from coterie.errors import UserError, nearest
 
 __all__ = ["assign", "embedded", "find", "load_toml", "parse_override", "toml_value", "without_nothing"]
+
+BARE = re.compile(r"""(?<![\w."'-])(?!true\b|false\b)([A-Za-z][\w.:-]*)(?=\s*[],}])""")
+"""A word in a list or at the end of an entry of a table, which TOML wants in quotes."""
 
 
 def embedded() -> dict[str, Path]:
@@ -64,7 +68,13 @@ def parse_override(override: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {override}: expected key=value, such as method.mu=0.01")
-    return key.strip(), toml_value(text)
+    value = toml_value(text)
+    if isinstance(value, str) and text.lstrip().startswith(("{", "[")):
+        quoted = BARE.sub(r'"\1"', value)
+        mended = isinstance(toml_value(quoted), dict | list)
+        expected = f"strings in quotes, as in {key.strip()}={quoted}" if mended else "a table or a list, closed, with strings in quotes"
+        raise UserError(f"--set {override}: not TOML, expected {expected}")
+    return key.strip(), value
 
 
 def assign(table: dict[str, Any], path: str, value: Any) -> None:
