@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,10 @@ ALL, TRAINED_ONLY = ["--methods", f"{METHODS},local"], ["--methods", METHODS, "-
 def seconds(command: str, options: list[str]) -> float:
     """From the shell to the table."""
     with tempfile.TemporaryDirectory() as folder:
-        line = [command, "compare", "digits-two-class", "--seeds", "0,1,2,3,4", *options]
+        line = [Path(command).absolute(), "compare", "digits-two-class", "--seeds", "0,1,2,3,4", *options]
+        compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as where it is installed
         began = time.perf_counter()
-        subprocess.run(line, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(line, cwd=folder, env=compiled, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return time.perf_counter() - began
 
 
