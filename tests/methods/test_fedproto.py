@@ -7,11 +7,13 @@ import pytest
 import torch
 from tests.methods import oracle_personal as oracle
 from tests.methods.personal import as_weights, assert_same, clients_of, federation_of, memories_of, starts_of, uneven
+from torch.nn import functional as F
 
 from coterie.engines import Inline
 from coterie.errors import UserError
 from coterie.methods import FedProto, Local
 from coterie.methods.fedproto import nearest_prototype
+from coterie.models import MLP
 from coterie.running.rounds import run
 from coterie.site import ModelCache
 from coterie.testing import check_method, small_experiment
@@ -48,6 +50,17 @@ def test_prediction_is_by_the_nearest_prototype(tmp_path) -> None:
         said = nearest_prototype(prototypes, known)(net, x).argmax(1).numpy()
     named = {label: prototypes[label].numpy() for label in range(CLASSES) if known[label]}
     assert (said == oracle.nearest(as_weights(model), named, clients_of(plan)[client].x)).all()
+
+
+@pytest.mark.parametrize("known", [(True, False, True), (False, True, False)])
+def test_a_class_without_a_prototype_never_wins_and_its_loss_is_a_number(known) -> None:
+    """A sample of such a class cost 10^38, and with it the mean of everybody."""
+    net = MLP(hidden=(5,)).build((1, 2, 2), 3)
+    prototypes = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)) * 100
+    prototypes[[not each for each in known]] = 0.0  # nearer than all that are known, if it counted
+    answers = nearest_prototype(prototypes, torch.tensor(known))(net, torch.rand(20, 1, 2, 2))
+    assert torch.tensor(known)[answers.argmax(1)].all()
+    assert all(F.cross_entropy(answers, torch.full((20,), label)) < 1e4 for label in range(3))
 
 
 def test_lam_0_is_local_training_to_the_bit(tmp_path) -> None:
