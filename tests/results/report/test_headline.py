@@ -51,8 +51,10 @@ def test_the_runner_up_is_the_second_of_the_table() -> None:
 
 
 def test_who_stopped_as_soon_as_it_was_told_to_has_not_won() -> None:
-    found = headline(stop(arm("fedavg", (0.5, 0.51, 0.5)), 0.5, of=30), arm("local", (0.3, 0.31, 0.3)))
+    arms = [stop(arm("fedavg", (0.5, 0.51, 0.5)), 0.5, of=30), arm("local", (0.3, 0.31, 0.3))]
+    found, score, *_ = cards(Report("toy", arms), "global")
     assert (found["value"], found["detail"]) == ("no clear winner", "runs stopped at evaluation.stop_at")
+    assert score["title"] == "Accuracy"
 
 
 def test_a_bound_neither_wins_nor_loses() -> None:

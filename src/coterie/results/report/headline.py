@@ -35,7 +35,8 @@ def cards(report: Report, protocol: str) -> list[Card]:
     metric = metrics_of(report, protocol)[0]
     order = ranked(report.arms, protocol, metric)
     winner = [_winner(order, report, protocol, metric)] if len(order) > 1 else []
-    return [*winner, _score(order[0], report, protocol, metric, alone=len(order) == 1), *_frugal(report, protocol)]
+    alone = len(order) == 1 or any(arm.stopped for arm, _ in order)  # what runs stopped at is nobody's highest
+    return [*winner, _score(order[0], report, protocol, metric, alone=alone), *_frugal(report, protocol)]
 
 
 def ranked(arms: Sequence[ArmRuns], protocol: str, metric: str) -> list[tuple[ArmRuns, Estimate]]:
