@@ -214,7 +214,8 @@ def _apart(arms: Sequence[ArmRuns], base: ArmRuns) -> list[str]:
 
 def stopped_early(arms: Sequence[ArmRuns]) -> list[str]:
     """Arms that ended as soon as they were good enough: what they ended with says nothing, when they did does."""
-    told = ", ".join(f"{arm.label} in round {' and '.join(map(str, dict.fromkeys(arm.stopped)))}" for arm in arms if arm.stopped)
+    rounds = {arm.label: list(map(str, dict.fromkeys(arm.stopped))) for arm in arms if arm.stopped}
+    told = "; ".join(f"{label} in round{'s' if len(those) > 1 else ''} {', '.join(those)}" for label, those in rounds.items())
     what = "their last accuracies are not compared; when they got there stands under rounds to targets"
     return [f"runs stopped at evaluation.stop_at ({told}): {what}"] if told else []
 

@@ -8,6 +8,7 @@ from tests.results.ledgers import write_run
 
 from coterie.results.gather import Report, gather
 from coterie.results.report.headline import cards, ranked
+from coterie.results.report.scores import scores
 
 
 def headline(*arms) -> dict[str, str]:
@@ -55,6 +56,9 @@ def test_who_stopped_as_soon_as_it_was_told_to_has_not_won() -> None:
     found, score, *_ = cards(Report("toy", arms), "global")
     assert (found["value"], found["detail"]) == ("no clear winner", "runs stopped at evaluation.stop_at")
     assert score["title"] == "Accuracy"
+    for rivals, marked in ((arms, []), ([arm("fedavg", (0.5, 0.5)), arms[1]], ["50.00% ± 0.00"])):
+        rows = scores(Report("toy", rivals), "global", "accuracy")["rows"]
+        assert [cell[0] for row in rows for cell in row if isinstance(cell, list)] == marked
 
 
 def test_a_bound_neither_wins_nor_loses() -> None:

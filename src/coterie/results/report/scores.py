@@ -49,7 +49,8 @@ def scores(report: Report, protocol: str, metric: str) -> dict[str, Any]:
     """Last, best and mean of the last five over seeds; beside a mean over clients, what it hides."""
     found = {arm.label: last for arm in report.arms if (last := last_score(arm, protocol, metric)) is not None}
     rivals = [found[arm.label].mean for arm in report.arms if arm.label in found and not arm.bound]
-    best = best_of(rivals, metric) if len(rivals) > 1 else None
+    to_the_end = not any(arm.stopped for arm in report.arms)  # what runs stopped at is nobody's best
+    best = best_of(rivals, metric) if len(rivals) > 1 and to_the_end else None
     hidden = metric == "accuracy" and any(over_clients(arm, protocol) for arm in report.arms)
     rows = []
     for arm in report.arms:
